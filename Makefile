@@ -1,0 +1,59 @@
+# Every target makes what it needs on first use: .venv with the tested versions, and the default data.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+TATOEBA := data/tatoeba/README.md
+# Taken to the letter: make would otherwise read a dollar sign in them as its own.
+export TRANSLATE_TEXT := $(value TEXT)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help train evaluate translate board data test lint setup clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@echo
+	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
+
+train: $(READY) $(if $(findstring data=,$(ARGS)),,$(TATOEBA)) ## Train a model, or go on with an interrupted training
+	@$(BIN)/python scripts/train.py $(ARGS)
+
+evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
+	@$(BIN)/python scripts/evaluate.py $(ARGS)
+
+translate: $(READY) ## Translate TEXT="...", or the lines of stdin
+ifdef TEXT
+	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(ARGS)
+else
+	@$(BIN)/python scripts/translate.py $(ARGS)
+endif
+
+board: $(READY) ## Show the training curves in the browser (TensorBoard)
+	@$(BIN)/tensorboard --logdir runs $(ARGS)
+
+data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
+
+test: $(READY) $(TATOEBA) ## Run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY) ## Check style (ruff) and types (mypy)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+setup: $(READY) ## Make .venv with the tested versions
+
+clean: ## Remove .venv and caches; runs and data stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+
+# The stamp is written last, so that an interrupted installation is done again.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'error: Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3' >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip setuptools
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(TATOEBA): | $(READY)
+	@$(BIN)/python scripts/prepare_tatoeba.py

@@ -1,0 +1,57 @@
+"""Score a trained model: `python scripts/evaluate.py run=runs/x against=runs/y`. Options: conf/evaluate.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from translator.checkpoint import RunFolder, newest_run
+from translator.config import EvaluateConfig, from_hydra
+from translator.data import load_split
+from translator.sources import read_lines
+from translator.errors import UserError, run_command
+from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.translate import Translator
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
+def main(composed: DictConfig) -> None:
+    config = from_hydra(EvaluateConfig, composed)
+    runs = [Path(config.run) if config.run else newest_run(Path(config.runs))]
+    if config.against:
+        runs.insert(0, Path(config.against))  # the baseline comes first
+        require_same_languages(*runs)
+    name, sources, references = test_set(config, runs[-1])
+    systems: list[tuple[str, Evaluation]] = []
+    for run in runs:
+        translator = Translator(run, device=config.device, precision=config.precision)
+        evaluation = evaluate(translator, sources, references, config.search)
+        evaluation.save(run / f"evaluation-{name}")
+        print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}\nwritten to {run / f'evaluation-{name}'}")
+        systems.append((str(run), evaluation))
+    if config.against:
+        print(describe_comparison(compare(systems)))
+
+
+def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:
+    """Its name, sources and references: the files named, or a split of the run's own data."""
+    if config.source_file is None or config.reference_file is None:
+        split = load_split(RunFolder(run).load_config().data, config.split)
+        return config.split, list(split["source"]), list(split["target"])
+    sources, references = read_lines(Path(config.source_file)), read_lines(Path(config.reference_file))
+    if len(sources) != len(references):
+        raise UserError(
+            f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")
+    return Path(config.source_file).name.removesuffix(".gz"), sources, references
+
+
+def require_same_languages(first: Path, second: Path) -> None:
+    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
+    if (a.source, a.target) != (b.source, b.target):
+        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,16 @@
+"""Fetch Tatoeba's everyday sentences and build data/tatoeba, the default data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from translator.errors import run_command
+from translator.tatoeba import prepare_tatoeba
+
+
+def main() -> None:
+    prepare_tatoeba(Path("data/tatoeba"))
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,120 @@
+"""Train a translation model: `python scripts/train.py data=multi30k model=tiny`. Options: conf/train.yaml."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import hydra
+import torch
+from omegaconf import DictConfig
+
+from translator.checkpoint import RunFolder, load_into
+from translator.config import RunConfig, from_hydra
+from translator.data import Corpus, describe, prepare
+from translator.device import keep_freed_memory, resolve_device, resolve_precision
+from translator.errors import UserError, run_command
+from translator.evaluate import describe as describe_evaluation
+from translator.evaluate import evaluate
+from translator.model import Transformer
+from translator.tracking import say
+from translator.trainer import Interrupted, Outcome, Trainer
+from translator.translate import Translator
+
+# Options that a run may change when it goes on; all others shaped what it has learned.
+MAY_CHANGE = {
+    "runs", "device", "search", "train.max_epochs", "train.max_updates", "train.max_minutes", "train.patience",
+    "train.log_every", "train.average", "train.average_count", "train.compile"}
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+def main(composed: DictConfig) -> None:
+    config = from_hydra(RunConfig, composed)
+    keep_freed_memory()
+    device = resolve_device(config.device)
+    folder = RunFolder(Path(config.runs) / config.name)
+    config = settle(config, folder, device)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    say(describe(corpus.report))
+    folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
+    torch.manual_seed(config.seed)
+    model = Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+    precision = resolve_precision(config.precision, device)
+    translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
+    greedy = dataclasses.replace(config.search, beam_size=config.train.validation_beam, n_best=1)
+    trainer = Trainer(
+        config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
+    say_plan(trainer, corpus, model, device, precision)
+    try:
+        outcome = trainer.fit()
+    except Interrupted:
+        say(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
+        sys.exit(130)
+    load_into(model, folder.load_weights(), folder.model_file)
+    report(outcome, translator, corpus, config, folder)
+
+
+def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
+    """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
+    if not folder.config_file.is_file():
+        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[resolve_precision(config.precision, device)]
+        return dataclasses.replace(config, precision=precision)
+    saved = folder.load_config()
+    if config.precision == "auto":
+        config = dataclasses.replace(config, precision=saved.precision)
+    before, now = flatten(dataclasses.asdict(saved)), flatten(dataclasses.asdict(config))
+    for option in now:
+        if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:
+            raise UserError(
+                f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}; "
+                "choose another name=, or give the option its old value to go on")
+    return config
+
+
+def flatten(options: dict, prefix: str = "") -> dict:
+    """Nested options by dotted name."""
+    flat = {}
+    for key, value in options.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def say_plan(
+    trainer: Trainer, corpus: Corpus, model: Transformer, device: torch.device, precision: torch.dtype
+) -> None:
+    """What is about to happen and how long it may take, before the first step."""
+    train = trainer.config.train
+    parameters = sum(p.numel() for p in model.parameters())
+    tokens = corpus.report["splits"]["train"]["target_tokens"]
+    per_epoch = trainer.updates_per_epoch
+    limits = [
+        limit for limit in (train.max_updates, train.max_epochs and round(train.max_epochs * per_epoch)) if limit]
+    seconds_an_update = trainer.time_update()
+    minutes = [seconds_an_update * (min(limits) - trainer.state.update) / 60] if limits else []
+    minutes += [train.max_minutes - trainer.state.seconds / 60] if train.max_minutes else []
+    updates = f"{min(limits):,} updates" if limits else "updates until the time is up"
+    say(f"model      {parameters:,} parameters on {device.type} in {str(precision).removeprefix('torch.')}\n"
+        f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
+        f"{per_epoch:,} updates an epoch\n"
+        f"plan       at most {updates}, about {max(0, min(minutes)):.0f} minutes at {seconds_an_update:.2f} s an update")
+    if trainer.state.update:
+        say(f"resuming   from update {trainer.state.update:,}")
+
+
+def report(
+    outcome: Outcome, translator: Translator, corpus: Corpus, config: RunConfig, folder: RunFolder
+) -> None:
+    """The test score of the chosen weights, a few translations, and what to type next."""
+    say(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
+    sources, references = list(corpus.test["source"]), list(corpus.test["target"])
+    evaluation = evaluate(translator, sources, references, config.search)
+    evaluation.save(folder.path / "evaluation-test")
+    say(describe_evaluation(evaluation))
+    run = folder.path
+    say(f"\nNext:\n  make translate TEXT=\"...\" ARGS=\"run={run}\"\n  make evaluate ARGS=\"run={run}\"\n"
+        f"  make board")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,225 @@
+"""Masked multi-head attention: masks, the formula, and the module built on it (floor 1).
+
+Vaswani et al. 2017, "Attention Is All You Need", https://arxiv.org/abs/1706.03762, section 3.2.
+
+Shapes: B batch, H heads, T query length, S key length, D model width, K = D / H head width. Masks are boolean, True where
+a query may attend to a key, broadcastable to the weights (B, H, T, S). A query that may attend to nothing gets zeros,
+forward and backward.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from translator.positions import RelativeBias, RotaryPositions
+
+# On a CPU the formula outruns the fused kernel up to about this many keys: 6 x in bf16 at 16 keys, level at 128.
+CPU_FUSED_FROM = 128
+
+
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
+    """Keys that are real tokens: (B, S) ids -> (B, 1, 1, S)."""
+    return (ids != pad_id)[:, None, None, :]
+
+
+def causal_mask(query_length: int, key_length: int, *, device: torch.device | None = None) -> Tensor:
+    """Each query sees itself and what came before: (T, S). The queries are the last T of the S positions."""
+    return window_mask(query_length, key_length, window=key_length, causal=True, device=device)
+
+
+def window_mask(
+    query_length: int, key_length: int, *, window: int, causal: bool, device: torch.device | None = None
+) -> Tensor:
+    """Each query sees the keys at most `window` positions away, only earlier ones and itself if `causal`: (T, S).
+
+    The queries are the last T of the S positions. Local attention: Beltagy et al. 2020, https://arxiv.org/abs/2004.05150.
+    """
+    keys = torch.arange(key_length, device=device)
+    queries = torch.arange(key_length - query_length, key_length, device=device)
+    distance = queries[:, None] - keys[None, :]  # (T, S), positive where the key came earlier
+    return (distance <= window) & (distance >= (0 if causal else -window))
+
+
+def scaled_dot_product_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q K^T / sqrt(K) + bias) V, the formula of section 3.2.1, and its weights.
+
+    queries (B, H, T, K), keys and values (B, H, S, K); mask and bias broadcastable to (B, H, T, S).
+    Returns the output (B, H, T, K) and the weights before dropout (B, H, T, S).
+    """
+    scores = (queries @ keys.transpose(-2, -1)).float() / math.sqrt(queries.size(-1))
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1)  # in float32, whatever the inputs: half-precision sums lose long rows
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)  # a row of masked keys alone came out uniform: make it zero
+    weights = weights.to(values.dtype)
+    return F.dropout(weights, dropout) @ values, weights
+
+
+def fused_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """What `scaled_dot_product_attention` returns first, by PyTorch's kernel, which never stores the weights.
+
+    `causal` asks for the triangular mask (T = S) without building it; it goes with neither mask nor bias.
+    """
+    if mask is None:
+        bias = None if bias is None else bias.to(queries.dtype)
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+    # Kernels differ in what they make of a row without keys, some of it NaN: let such a row see everything, then zero it.
+    seeing = mask.any(dim=-1, keepdim=True)
+    allowed = mask | ~seeing
+    if bias is not None:
+        allowed = bias.masked_fill(~allowed, -torch.inf).to(queries.dtype)
+    output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout)
+    return output.masked_fill(~seeing, 0.0)
+
+
+class KeyValueCache:
+    """Keys and values of the tokens decoded so far, one row a hypothesis: (rows, H, length, K).
+
+    Room for more tokens is made by doubling, so that each step writes in place.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the newest tokens' keys and values (rows, H, T, K); return those of all tokens."""
+        start, self.length = self.length, self.length + keys.size(2)
+        self._keys = self._with_room(self._keys, keys, start)
+        self._values = self._with_room(self._values, values, start)
+        self._keys[:, :, start : self.length] = keys
+        self._values[:, :, start : self.length] = values
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i continues what was row `rows[i]`; rows may be repeated or left out."""
+        if self._keys is not None and self._values is not None:
+            self._keys = self._keys.index_select(0, rows)
+            self._values = self._values.index_select(0, rows)
+
+    def _with_room(self, held: Tensor | None, new: Tensor, start: int) -> Tensor:
+        if held is not None and held.size(2) >= self.length:
+            return held
+        rows, heads, _, width = new.shape
+        grown = new.new_empty(rows, heads, max(16, 2 * self.length), width)
+        if held is not None:
+            grown[:, :, :start] = held[:, :, :start]
+        return grown
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention (section 3.2.2): Concat(head_1, ..., head_H) W_o, head_i = Attention(Q W_q, K W_k, V W_v).
+
+    One module serves as self-attention (`memory` left out), cross-attention (`memory` given), causal and windowed
+    attention, and cached step-wise decoding.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        causal: bool = False,
+        window: int | None = None,
+        rotary: RotaryPositions | None = None,
+        relative: RelativeBias | None = None,
+    ) -> None:
+        """`window`: tokens each side that a token may see, all if None. `rotary` and `relative`: for self-attention."""
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.causal = causal
+        self.window = window
+        self.rotary = rotary
+        self.relative = relative
+        self.W_q = nn.Linear(d_model, d_model)
+        self.W_k = nn.Linear(d_model, d_model)
+        self.W_v = nn.Linear(d_model, d_model)
+        self.W_o = nn.Linear(d_model, d_model)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from x (B, T, D) to `memory` (B, S, D), or to x itself.
+
+        `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
+        `cache`: self-attention decodes on: x holds the newest T tokens, the keys are those of all tokens so far.
+        Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
+        """
+        keys, values = self.keys_values(x if memory is None else memory, start=cache.length if cache else 0)
+        if cache is not None:
+            keys, values = cache.append(keys, values)
+        return self.attend(x, keys, values, mask=mask, need_weights=need_weights)
+
+    def keys_values(self, memory: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, H, S, K) of memory (B, S, D), whose first token stands at position `start`."""
+        keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
+        return keys if self.rotary is None else self.rotary(keys, start=start), values
+
+    def attend(
+        self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from x (B, T, D), the last T positions in self-attention, to keys and values (B, H, S, K)."""
+        length, key_length = x.size(1), keys.size(2)
+        queries = self._split_heads(self.W_q(x))
+        if self.rotary is not None:
+            queries = self.rotary(queries, start=key_length - length)
+        bias = None if self.relative is None else self.relative(length, key_length)
+        dropout = self.dropout if self.training else 0.0
+        weights: Tensor | None = None
+        if need_weights or (x.device.type == "cpu" and key_length < CPU_FUSED_FROM):
+            mask = self._restrict(mask, length, key_length, x.device)
+            heads, weights = scaled_dot_product_attention(
+                queries, keys, values, mask=mask, bias=bias, dropout=dropout)
+        elif self.causal and self.window is None and mask is None and bias is None and length == key_length:
+            heads = fused_attention(queries, keys, values, causal=True, dropout=dropout)
+        else:
+            mask = self._restrict(mask, length, key_length, x.device)
+            heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout=dropout)
+        output = self.W_o(heads.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
+        return output, weights if need_weights else None
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+
+    def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
+        """`mask` together with causality and window; None where nothing is forbidden."""
+        sees_all = length == 1 if self.causal else True  # the newest token comes after every other
+        if (self.window is None or self.window >= key_length) and sees_all:
+            return mask
+        window = key_length if self.window is None else self.window
+        local = window_mask(length, key_length, window=window, causal=self.causal, device=device)
+        return local if mask is None else mask & local

@@ -1,0 +1,162 @@
+"""Token-budget batches as a deterministic plan, and their collation into tensors (floor 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from translator.errors import UserError
+from translator.randomness import derive_seed
+from translator.tokenizer import BOS_ID, PAD_ID, Tokenizer
+
+# Sentences on which the growth of sampled segmentations over the best ones is measured.
+GROWTH_SAMPLE = 2000
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded sentence pairs: source (B, S); target_in (B, T) starts with BOS; target_out (B, T) ends with EOS."""
+
+    source: Tensor
+    target_in: Tensor
+    target_out: Tensor
+    num_tokens: int  # real target tokens, EOS counted
+
+    @property
+    def real(self) -> Tensor:
+        """Target positions that are not padding: (B, T)."""
+        return self.target_out != PAD_ID
+
+    @property
+    def padding(self) -> float:
+        """Share of padding in source and target together."""
+        cells = self.source.numel() + self.target_out.numel()
+        return 1 - (int((self.source != PAD_ID).sum()) + self.num_tokens) / cells
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(
+            self.source.to(device, non_blocking=True), self.target_in.to(device, non_blocking=True),
+            self.target_out.to(device, non_blocking=True), self.num_tokens)
+
+
+def plan_batches(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, *, max_tokens: int, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """The batches of one epoch, each an array of sentence indices: a function of the arguments alone.
+
+    Sentences of like length share a batch; neither side of a batch, padded, holds more than `max_tokens`. Which
+    sentences of like length meet, and the order of the batches, change from epoch to epoch.
+    """
+    longest = np.maximum(source_lengths, target_lengths)
+    if len(longest) and longest.max() > max_tokens:
+        index = int(longest.argmax())
+        raise UserError(f"train.batch_tokens={max_tokens} is less than the {longest[index]} tokens of sentence {index + 1}")
+    rng = np.random.default_rng((seed, epoch))
+    # By the longer side; among equals by which side that is, up and down in turn, so that neighbours are always alike.
+    difference = source_lengths - target_lengths
+    order = np.lexsort((rng.random(len(longest)), np.where(longest % 2, difference, -difference), longest))
+    sorted_longest = longest[order]
+    batches, start = [], 0
+    while start < len(order):
+        # The window cannot hold more sentences than fit at the length of its first: see how many really do.
+        window = sorted_longest[start : start + max_tokens // sorted_longest[start]]
+        cells = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
+        count = int(np.searchsorted(cells, max_tokens, side="right"))
+        batches.append(order[start : start + count])
+        start += count
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
+    """Sequences of ids as one tensor (B, longest), padded at the end."""
+    padded = np.full((len(sequences), max(map(len, sequences))), PAD_ID, dtype=np.int64)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return torch.from_numpy(padded)
+
+
+def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Batch:
+    """A batch of sentence pairs, every sequence ending in EOS."""
+    target_out = pad(target_ids)
+    target_in = torch.cat([torch.full((len(target_ids), 1), BOS_ID), target_out[:, :-1]], dim=1)
+    return Batch(pad(source_ids), target_in, target_out, sum(map(len, target_ids)))
+
+
+class BatchSource:
+    """The batches of a tokenised dataset: any epoch, from any place in it.
+
+    `dataset` has the columns source, target, source_ids, target_ids, source_length and target_length.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        *,
+        max_tokens: int,
+        seed: int,
+        sampling: float = 0.0,
+    ) -> None:
+        """`sampling`: the alpha of `Tokenizer.sample`; 0 keeps each sentence's best segmentation."""
+        self.dataset = dataset
+        self.tokenizers = tokenizers
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.sampling = sampling
+        columns = dataset.with_format("numpy")
+        growth = self._growth() if sampling else 1.0
+        self._source_lengths = np.minimum(np.ceil(columns["source_length"][:] * growth).astype(int), max_tokens)
+        self._target_lengths = np.minimum(np.ceil(columns["target_length"][:] * growth).astype(int), max_tokens)
+        self._plan: tuple[int, list[np.ndarray]] | None = None
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """The sentence indices of each batch of an epoch."""
+        if self._plan is None or self._plan[0] != epoch:
+            self._plan = epoch, plan_batches(
+                self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
+        return self._plan[1]
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on."""
+        plan = self.plan(epoch)
+        for number in range(start, len(plan)):
+            yield self._batch(plan[number], seed=derive_seed(self.seed, epoch, number))
+
+    def largest(self) -> Batch:
+        """The batch with the most cells of an epoch: what memory must hold."""
+        def cells(rows: np.ndarray) -> int:
+            return len(rows) * int(self._source_lengths[rows].max() + self._target_lengths[rows].max())
+
+        return self._batch(max(self.plan(0), key=cells), seed=0)
+
+    def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
+        pairs = self.dataset[rows.tolist()]
+        if not self.sampling:
+            return collate(pairs["source_ids"], pairs["target_ids"])
+        return collate(
+            self._sample(pairs["source"], pairs["source_ids"], self.tokenizers[0], seed),
+            self._sample(pairs["target"], pairs["target_ids"], self.tokenizers[1], seed))
+
+    def _sample(
+        self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int
+    ) -> list[list[int]]:
+        """A random segmentation of each text; the best one where the random one would burst the batch."""
+        room = self.max_tokens // len(texts)
+        sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
+        return [ids if len(ids) <= room else usual for ids, usual in zip(sampled, best, strict=True)]
+
+    def _growth(self) -> float:
+        """How much longer sampled segmentations are, at the 90th percentile, so that most fit the batches planned."""
+        pairs = self.dataset[:GROWTH_SAMPLE]
+        ratios = [
+            len(sampled) / len(best)
+            for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)
+            for sampled, best in zip(
+                tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed), pairs[f"{side}_ids"], strict=True)
+        ]
+        return max(1.0, float(np.quantile(ratios, 0.9)))

@@ -1,0 +1,309 @@
+"""The options of a run as frozen dataclasses, checked when they are made (floor 1).
+
+What each option means and its default stand once, in `conf/`; here are its type and its bounds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from translator.errors import UserError
+
+Config = TypeVar("Config")
+Files = str | tuple[str, ...] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    path: str | None
+    config: str | None
+    revision: str | None
+    folder: str | None
+    train: str | tuple[str, ...]
+    validation: Files
+    test: Files
+    source: str
+    target: str
+    holdout: int
+    limit: int | None
+    max_characters: int
+    max_ratio: float
+    cache: str
+
+    def __post_init__(self) -> None:
+        _require(self.source != self.target, "data.source", "and data.target are the same; name two languages or columns")
+        _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
+        _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
+        _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
+        _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    model_type: Literal["unigram", "bpe"]
+    vocab_size: int
+    joint: bool
+    byte_fallback: bool
+    character_coverage: float
+    sampling: float
+
+    def __post_init__(self) -> None:
+        _require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
+        _require(0.9 <= self.character_coverage <= 1, "tokenizer.character_coverage", "must lie between 0.9 and 1")
+        _require(0 <= self.sampling <= 1, "tokenizer.sampling", "must lie between 0 (off) and 1")
+        _require(self.sampling == 0 or self.model_type == "unigram", "tokenizer.sampling",
+                 "needs tokenizer.model_type=unigram, which ranks segmentations; set it to 0 for bpe")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    d_model: int
+    num_heads: int
+    d_ff: int
+    encoder_layers: int
+    decoder_layers: int
+    norm: Literal["pre", "post"]
+    activation: Literal["relu", "gelu", "swiglu"]
+    positions: Literal["sinusoidal", "learned", "rotary", "relative"]
+    max_positions: int
+    encoder_window: int | tuple[int | None, ...] | None
+    decoder_window: int | tuple[int | None, ...] | None
+    tied: Literal["none", "target", "all"]
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions"):
+            _require(getattr(self, name) >= 1, f"model.{name}", "must be at least 1")
+        _require(self.d_model % (2 * self.num_heads) == 0, "model.d_model",
+                 f"({self.d_model}) must be a multiple of twice model.num_heads ({self.num_heads})")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            _require(0 <= getattr(self, name) < 1, f"model.{name}", "must be at least 0 and below 1")
+        for side in ("encoder", "decoder"):
+            windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
+            if isinstance(windows, tuple):
+                _require(len(windows) == layers, f"model.{side}_window",
+                         f"names {len(windows)} layers, but model.{side}_layers is {layers}")
+            widths = windows if isinstance(windows, tuple) else (windows,)
+            _require(all(w is None or w >= 1 for w in widths), f"model.{side}_window", "must be null or at least 1")
+
+    def windows(self, side: Literal["encoder", "decoder"]) -> tuple[int | None, ...]:
+        """The self-attention window of every layer on one side; None for a global layer."""
+        windows = self.encoder_window if side == "encoder" else self.decoder_window
+        layers = self.encoder_layers if side == "encoder" else self.decoder_layers
+        return windows if isinstance(windows, tuple) else (windows,) * layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    lr: float
+    betas: tuple[float, ...]
+    eps: float
+    weight_decay: float
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"]
+    warmup_updates: int
+    clip_norm: float | None
+    ema_decay: float
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0, "optim.lr", "must be above 0")
+        _require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "optim.betas",
+                 "must be two numbers, each at least 0 and below 1")
+        _require(self.eps > 0, "optim.eps", "must be above 0")
+        _require(self.weight_decay >= 0, "optim.weight_decay", "must be at least 0")
+        _require(self.warmup_updates >= 0, "optim.warmup_updates", "must be at least 0")
+        _require(self.clip_norm is None or self.clip_norm > 0, "optim.clip_norm", "must be null or above 0")
+        _require(0 <= self.ema_decay < 1, "optim.ema_decay", "must be at least 0 (off) and below 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    batch_tokens: int
+    accumulation: int
+    label_smoothing: float
+    max_epochs: int | None
+    max_updates: int | None
+    max_minutes: float | None
+    validate_every: int
+    validation_beam: int
+    metric: Literal["bleu", "chrf", "ter", "loss"]
+    patience: int | None
+    average: Literal["none", "last", "best"]
+    average_count: int
+    log_every: int
+    compile: bool
+
+    def __post_init__(self) -> None:
+        for name in ("batch_tokens", "accumulation", "validate_every", "validation_beam", "average_count", "log_every"):
+            _require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
+        _require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
+        limits = ("max_epochs", "max_updates", "max_minutes")
+        for name in (*limits, "patience"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"train.{name}", "must be null or above 0")
+        _require(any(getattr(self, name) is not None for name in limits), "train.max_epochs",
+                 "train.max_updates and train.max_minutes are all null; set one, or training never ends")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    beam_size: int
+    length_penalty: float
+    n_best: int
+    min_length: int
+    max_length: int | None
+    max_length_ratio: float
+    max_length_extra: int
+    max_source_tokens: int
+    batch_tokens: int
+
+    def __post_init__(self) -> None:
+        for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "batch_tokens"):
+            _require(getattr(self, name) >= 1, f"search.{name}", "must be at least 1")
+        _require(self.max_length is None or self.max_length >= 1, "search.max_length", "must be null or at least 1")
+        for name in ("length_penalty", "min_length", "max_length_ratio"):
+            _require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
+        _require(self.n_best <= self.beam_size, "search.n_best",
+                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that shapes a run: what `scripts/train.py` composes and `runs/<name>/config.yaml` keeps."""
+
+    name: str
+    runs: str
+    seed: int
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16"]
+    data: DataConfig
+    tokenizer: TokenizerConfig
+    model: ModelConfig
+    optim: OptimConfig
+    train: TrainConfig
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.name not in ("", ".", "..") and "/" not in self.name, "name", "must be a folder's name, without /")
+        _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
+        _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
+                 "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    run: str | None
+    runs: str
+    split: Literal["train", "validation", "test"]
+    source_file: str | None
+    reference_file: str | None
+    against: str | None
+    worst: int
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require((self.source_file is None) == (self.reference_file is None), "source_file",
+                 "and reference_file go together: give both or neither")
+        _require(self.worst >= 0, "worst", "must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslateConfig:
+    run: str | None
+    runs: str
+    input: str | None
+    output: str | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16"]
+    search: SearchConfig
+
+
+def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
+    """The dataclass `cls` of a composed Hydra configuration; UserError names the option that does not fit."""
+    return build(cls, OmegaConf.to_container(composed, resolve=True))
+
+
+def load_config(cls: type[Config], path: Path) -> Config:
+    """The dataclass `cls` of a YAML file such as a run's `config.yaml`."""
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a configuration file: {error}") from error
+    try:
+        return build(cls, values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def to_yaml(config: Any) -> str:
+    """A dataclass as the YAML text that `load_config` reads back."""
+    return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
+
+
+def build(cls: type[Config], values: Any, where: str = "") -> Config:
+    """Make the dataclass `cls` of a plain mapping; unknown, missing and ill-typed options raise UserError."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where.rstrip('.') or 'configuration'}: expected options by name, got {values!r}")
+    hints = get_type_hints(cls)
+    for key in values:
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
+            raise UserError(f"{where}{key}: no such option; {hint}")
+    missing = [key for key in hints if key not in values]
+    if missing:
+        raise UserError(f"{where}{missing[0]}: this option is missing")
+    return cls(**{key: _convert(hint, values[key], where + key) for key, hint in hints.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint` says; an integer passes as a float, a list as a tuple."""
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, where + ".")  # type: ignore[arg-type]
+    origin = get_origin(hint)
+    if origin is Literal:
+        if value in get_args(hint):
+            return value
+    elif origin in (Union, types.UnionType):
+        for choice in get_args(hint):
+            try:
+                return _convert(choice, value, where)
+            except UserError:
+                continue
+    elif origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(_convert(get_args(hint)[0], item, where) for item in value)
+    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(value, hint) and not (isinstance(value, bool) and hint is int):
+        return value
+    raise UserError(f"{where}: expected {_describe(hint)}, got {value!r}")
+
+
+def _describe(hint: Any) -> str:
+    """A type in a user's words."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(choice) for choice in get_args(hint))
+    if origin is tuple:
+        return f"a list, each {_describe(get_args(hint)[0])}"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}[hint]
+
+
+def _require(holds: bool, option: str, rule: str) -> None:
+    if not holds:
+        raise UserError(f"{option} {rule}")

@@ -1,0 +1,114 @@
+"""Translate a test set, score it, write the report (floor 6)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from translator.checkpoint import write_text
+from translator.config import SearchConfig
+from translator.errors import UserError
+from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_chrf
+from translator.translate import Translation, Translator
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A scored test set. Every text is one line, as in the files that `save` writes."""
+
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+    translations: list[Translation]
+    scores: dict[str, Score]
+    by_length: list[LengthScore]
+    search: SearchConfig
+
+    @property
+    def hit_limit(self) -> float:
+        """Share of outputs that ended only because they had reached the longest length allowed."""
+        return sum(translation.hit_limit for translation in self.translations) / len(self.translations)
+
+    @property
+    def refused(self) -> int:
+        """How many sources were too long to translate; their outputs are empty, and scored so."""
+        return sum(bool(translation.refused) for translation in self.translations)
+
+    def worst(self, count: int) -> list[tuple[float, str, str, str]]:
+        """The (chrF, source, hypothesis, reference) of the sentences with the lowest sentence chrF."""
+        rows = zip(self.sources, self.hypotheses, self.references, strict=True)
+        return sorted((sentence_chrf(h, r), s, h, r) for s, h, r in rows)[:count]
+
+    def save(self, folder: Path) -> None:
+        """Write source.txt, reference.txt, hypothesis.txt and scores.json; `sacrebleu reference.txt -i hypothesis.txt` agrees."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, lines in (
+                ("source", self.sources), ("reference", self.references), ("hypothesis", self.hypotheses)):
+            write_text(folder / f"{name}.txt", "".join(line + "\n" for line in lines))
+        write_text(folder / "scores.json", json.dumps(self._as_json(), ensure_ascii=False, indent=1) + "\n")
+
+    def _as_json(self) -> dict[str, Any]:
+        return {
+            "sentences": len(self.sources), "refused": self.refused, "hit_limit": self.hit_limit,
+            "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
+            "by_length": [dataclasses.asdict(part) for part in self.by_length],
+            "search": dataclasses.asdict(self.search)}
+
+
+def evaluate(
+    translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig
+) -> Evaluation:
+    """Translate `sources` and score the outputs against `references`, one of each a line."""
+    if not sources:
+        raise UserError("nothing to evaluate: the split or file has no sentences")
+    sources, references = [_as_line(text) for text in sources], [_as_line(text) for text in references]
+    stream = translator.stream(sources, search)
+    translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
+    hypotheses = [translation.text for translation in translations]
+    return Evaluation(
+        sources, references, hypotheses, translations, score(hypotheses, references),
+        scores_by_length(sources, hypotheses, references), search)
+
+
+def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
+    """An evaluation in words and aligned figures."""
+    lines = [f"{len(evaluation.sources):,} sentences"]
+    lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
+    lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
+    if evaluation.refused:
+        lines += [f"{evaluation.refused:,} sources were longer than search.max_source_tokens and not translated"]
+    lines += ["BLEU by source words:"]
+    lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
+    if worst:
+        lines += [f"The {worst} sentences of lowest chrF:"]
+        for value, source, hypothesis, reference in evaluation.worst(worst):
+            lines += [f"  {value:5.1f}  source     {source}", f"         output     {hypothesis}",
+                      f"         reference  {reference}"]
+    return "\n".join(lines)
+
+
+def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
+    """Paired bootstrap of several systems' outputs for the same sentences against the first system's."""
+    references = systems[0][1].references
+    return paired_bootstrap([(name, evaluation.hypotheses) for name, evaluation in systems], references)
+
+
+def describe_comparison(comparisons: Sequence[Comparison]) -> str:
+    """A comparison as a table; p is the probability of a difference this large by chance alone."""
+    width = max(len(row.system) for row in comparisons)
+    lines = ["paired bootstrap against the first:"]
+    for row in comparisons:
+        p = "baseline" if row.p_value is None else f"p = {row.p_value:.4f}"
+        lines += [f"  {row.metric:5}  {row.system:{width}}  {row.value:6.2f}  ({row.mean:.2f} ± {row.interval:.2f})  {p}"]
+    return "\n".join(lines)
+
+
+def _as_line(text: str) -> str:
+    """A text without line breaks, so that a file holds one a line."""
+    return " ".join(text.splitlines())

@@ -1,0 +1,155 @@
+"""The Transformer's layers: residual sublayers around attention and feed-forward (floor 2).
+
+Vaswani et al. 2017, sections 3.1 and 3.3. Shapes: B batch, S source length, T target length, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from translator.attention import KeyValueCache, MultiHeadAttention
+from translator.config import ModelConfig
+from translator.positions import RelativeBias, RotaryPositions
+
+
+class FeedForward(nn.Module):
+    """Two linear maps around a non-linearity (section 3.3), each position by itself: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = {"relu": F.relu, "gelu": F.gelu}[config.activation]
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.dropout(self.activation(self.inner(x))))
+
+
+class GatedFeedForward(nn.Module):
+    """SwiGLU: the inner layer is gated by swish of another linear map (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, config.d_ff)
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.dropout(F.silu(self.gate(x)) * self.inner(x)))
+
+
+class PreNorm(nn.Module):
+    """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + self.dropout(function(self.norm(x)))
+
+
+class PostNorm(PreNorm):
+    """norm(x + dropout(f(x))): Vaswani et al. 2017, section 3.1."""
+
+    def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.norm(x + self.dropout(function(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention over the source, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, window: int | None) -> None:
+        super().__init__()
+        self.self_attention = _self_attention(config, causal=False, window=window)
+        self.feed_forward = _feed_forward(config)
+        self.around_attention = _residual(config)
+        self.around_feed_forward = _residual(config)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """x (B, S, D), mask (B, 1, 1, S) of real tokens -> (B, S, D)."""
+        x = self.around_attention(x, lambda h: self.self_attention(h, mask=mask)[0])
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention over the target, cross-attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, window: int | None) -> None:
+        super().__init__()
+        self.self_attention = _self_attention(config, causal=True, window=window)
+        self.cross_attention = MultiHeadAttention(config.d_model, config.num_heads, dropout=config.attention_dropout)
+        self.feed_forward = _feed_forward(config)
+        self.around_self = _residual(config)
+        self.around_cross = _residual(config)
+        self.around_feed_forward = _residual(config)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) of the memory's real tokens.
+
+        Returns (B, T, D), and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask: it
+        comes last, where causality hides it from every real token.
+        """
+        keys, values = self.cross_attention.keys_values(memory)
+        return self._layer(x, None, keys, values, mask, need_weights=need_weights)
+
+    def step(self, x: Tensor, cache: KeyValueCache, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """The newest token of each of K hypotheses of B sentences: x (B, K, D) -> (B, K, D).
+
+        `cache` has B x K rows; the memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand
+        side by side as the queries of one cross-attention.
+        """
+        return self._layer(x, cache, keys, values, mask)[0]
+
+    def _layer(
+        self,
+        x: Tensor,
+        cache: KeyValueCache | None,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        weights: Tensor | None = None
+
+        def attend_to_target(h: Tensor) -> Tensor:
+            if cache is None:
+                return self.self_attention(h)[0]
+            newest = h.flatten(0, 1).unsqueeze(1)  # (B, K, D) -> (B K, 1, D)
+            return self.self_attention(newest, cache=cache)[0].view_as(h)
+
+        def attend_to_source(h: Tensor) -> Tensor:
+            nonlocal weights
+            h, weights = self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights)
+            return h
+
+        x = self.around_self(x, attend_to_target)
+        x = self.around_cross(x, attend_to_source)
+        return self.around_feed_forward(x, self.feed_forward), weights
+
+
+def _self_attention(config: ModelConfig, *, causal: bool, window: int | None) -> MultiHeadAttention:
+    rotary = RotaryPositions(config.d_model // config.num_heads) if config.positions == "rotary" else None
+    relative = RelativeBias(config.num_heads, causal=causal) if config.positions == "relative" else None
+    return MultiHeadAttention(
+        config.d_model, config.num_heads, dropout=config.attention_dropout, causal=causal, window=window,
+        rotary=rotary, relative=relative)
+
+
+def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:
+    return GatedFeedForward(config) if config.activation == "swiglu" else FeedForward(config)
+
+
+def _residual(config: ModelConfig) -> PreNorm:
+    placement: dict[Literal["pre", "post"], type[PreNorm]] = {"pre": PreNorm, "post": PostNorm}
+    return placement[config.norm](config)

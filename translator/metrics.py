@@ -1,0 +1,113 @@
+"""Translation scores through sacrebleu, with signatures, significance and scores by length (floor 1).
+
+Post 2018, "A Call for Clarity in Reporting BLEU Scores", https://arxiv.org/abs/1804.08771. Always on detokenised text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
+LOWER_IS_BETTER = {"ter", "loss", "perplexity"}
+# Upper bounds, in source words, of the groups that `scores_by_length` makes; the last has none.
+LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)
+BOOTSTRAP_SAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Score:
+    """A corpus score with what it takes to reproduce it."""
+
+    name: str
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class LengthScore:
+    """BLEU of the sentences of `lengths` source words."""
+
+    lengths: str
+    count: int
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One system's score with its 95 % interval; `p_value` of its difference from the baseline, which has none itself."""
+
+    system: str
+    metric: str
+    value: float
+    mean: float
+    interval: float
+    p_value: float | None
+
+
+def better(metric: str, a: float, b: float) -> bool:
+    """Whether `a` is a better value of `metric` than `b`."""
+    return a < b if metric in LOWER_IS_BETTER else a > b
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
+    """BLEU, chrF and TER of a corpus with one reference a sentence, by the names bleu, chrf and ter."""
+    return {name: _corpus_score(metric, hypotheses, references) for name, metric in _metrics().items()}
+
+
+def scores_by_length(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> list[LengthScore]:
+    """BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
+    lengths = [len(source.split()) for source in sources]
+    scores = []
+    for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
+        rows = [i for i, n in enumerate(lengths) if n > low - (low == 0) and (high is None or n <= high)]
+        if rows:
+            bleu = _corpus_score(BLEU(), [hypotheses[i] for i in rows], [references[i] for i in rows])
+            name = f"over {low}" if high is None else f"{low + (low > 0)} to {high}"
+            scores.append(LengthScore(name, len(rows), bleu.value))
+    return scores
+
+
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """chrF of one sentence: unlike BLEU, it tells bad from worse where no word sequence matches."""
+    return CHRF().sentence_score(hypothesis, [reference]).score
+
+
+def paired_bootstrap(
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str]
+) -> list[Comparison]:
+    """Compare (name, hypotheses) of several systems with the first of them by paired bootstrap resampling.
+
+    Koehn 2004, https://aclanthology.org/W04-3250; `BOOTSTRAP_SAMPLES` samples from a fixed seed.
+    """
+    metrics = _metrics()
+    test = PairedTest(
+        [(name, list(hypotheses)) for name, hypotheses in systems], metrics, [list(references)],
+        test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
+    _, results = test()
+    titles = {type(metric).__name__: name for name, metric in metrics.items()}
+    comparisons = []
+    for title, outcomes in results.items():
+        if title == "System":
+            continue
+        metric = next((name for key, name in titles.items() if title.upper().startswith(key)), title)
+        for (system, _), outcome in zip(systems, outcomes, strict=True):
+            comparisons.append(Comparison(
+                system, metric, outcome.score, outcome.mean, outcome.ci, outcome.p_value))
+    return comparisons
+
+
+def _metrics() -> dict[str, Any]:
+    return {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}
+
+
+def _corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    if not hypotheses:
+        raise ValueError("no sentences to score")
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(result.name, result.score, str(metric.get_signature()))

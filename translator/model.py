@@ -1,0 +1,148 @@
+"""The encoder-decoder Transformer: embed, encode, decode, decode one step with a cache, reorder it (floor 3).
+
+Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. Shapes: B sentences, S source length, T target length, D model
+width, V target vocabulary, K hypotheses of one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from translator.attention import KeyValueCache, padding_mask
+from translator.config import ModelConfig
+from translator.layers import DecoderLayer, EncoderLayer
+from translator.positions import LearnedPositions, SinusoidalPositions
+from translator.tokenizer import PAD_ID
+
+
+class Embedding(nn.Module):
+    """Token embeddings scaled by sqrt(D) (section 3.4), plus positions where the scheme adds them, with dropout."""
+
+    def __init__(self, config: ModelConfig, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model)
+        self.positions: nn.Module | None = None
+        if config.positions == "sinusoidal":
+            self.positions = SinusoidalPositions(config.d_model)
+        elif config.positions == "learned":
+            self.positions = LearnedPositions(config.d_model, config.max_positions)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, *, start: int = 0) -> Tensor:
+        """ids (B, T), the first at position `start` -> (B, T, D)."""
+        x = self.tokens(ids) * self.scale
+        return self.dropout(x if self.positions is None else self.positions(x, start=start))
+
+
+@dataclass
+class DecoderState:
+    """What step-wise decoding remembers of B sentences, with the same number of hypotheses each."""
+
+    caches: list[KeyValueCache]  # one a layer, of (B x hypotheses) rows
+    memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention keys and values, each (B, H, S, head width)
+    mask: Tensor  # (B, 1, 1, S), real source tokens
+    hypotheses: int = 1
+
+    def reorder(self, parents: Tensor) -> None:
+        """Hypothesis k of sentence b continues hypothesis parents[b, k]; parents (B, K) may hold more or fewer than now."""
+        sentences = torch.arange(parents.size(0), device=parents.device)[:, None]
+        self._reorder_rows((sentences * self.hypotheses + parents).flatten())
+        self.hypotheses = parents.size(1)
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep only these sentences (B',), in this order."""
+        hypotheses = torch.arange(self.hypotheses, device=sentences.device)
+        self._reorder_rows((sentences[:, None] * self.hypotheses + hypotheses).flatten())
+        self.memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
+        self.mask = self.mask[sentences]
+
+    def _reorder_rows(self, rows: Tensor) -> None:
+        for cache in self.caches:
+            cache.reorder(rows)
+
+
+class Transformer(nn.Module):
+    """Translate ids to logits. Source ids end in EOS; target ids start with BOS."""
+
+    def __init__(self, config: ModelConfig, source_vocab: int, target_vocab: int) -> None:
+        super().__init__()
+        self.config = config
+        source_tokens = nn.Embedding(source_vocab, config.d_model)
+        target_tokens = source_tokens if config.tied == "all" else nn.Embedding(target_vocab, config.d_model)
+        self.source_embedding = Embedding(config, source_tokens)
+        self.target_embedding = Embedding(config, target_tokens)
+        self.encoder = nn.ModuleList(EncoderLayer(config, window) for window in config.windows("encoder"))
+        self.decoder = nn.ModuleList(DecoderLayer(config, window) for window in config.windows("decoder"))
+        # Pre-norm layers leave their sum unnormalised; post-norm layers do not.
+        self.encoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(config.d_model, target_vocab, bias=False)
+        if config.tied != "none":
+            self.output.weight = target_tokens.weight
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Xavier-uniform matrices (Glorot and Bengio 2010; tensor2tensor's Transformer), zero biases, embeddings N(0, 1/D).
+
+        Times sqrt(D), an embedding starts with unit variance, and as a tied output projection it gives logits of that scale.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        tables = (self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, self.output.weight)
+        for table in dict.fromkeys(tables):  # each once, in this order: the weights are a function of the seed
+            nn.init.normal_(table, std=self.config.d_model**-0.5)
+
+    def forward(self, source: Tensor, target: Tensor, real: Tensor | None = None) -> Tensor:
+        """Logits for the token after each of target (B, T), given source (B, S): (B, T, V).
+
+        `real` (B, T) picks the positions to project, (N, V): the vocabulary is most of a small model's work, and
+        padding needs none of it.
+        """
+        hidden, _ = self.decode(target, self.encode(source), padding_mask(source, PAD_ID))
+        return self.output(hidden if real is None else hidden[real])
+
+    def encode(self, source: Tensor) -> Tensor:
+        """source (B, S) -> memory (B, S, D)."""
+        mask = padding_mask(source, PAD_ID)
+        x = self.source_embedding(source)
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return self.encoder_norm(x)
+
+    def decode(
+        self, target: Tensor, memory: Tensor, mask: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Hidden states (B, T, D) of target (B, T) given memory (B, S, D) and its padding mask (B, 1, 1, S).
+
+        Also each layer's cross-attention weights (B, H, T, S) if `need_weights`.
+        """
+        x = self.target_embedding(target)
+        weights = []
+        for layer in self.decoder:
+            x, layer_weights = layer(x, memory, mask, need_weights=need_weights)
+            if layer_weights is not None:
+                weights.append(layer_weights)
+        return self.decoder_norm(x), weights
+
+    def start(self, memory: Tensor, mask: Tensor) -> DecoderState:
+        """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
+        return DecoderState(
+            caches=[KeyValueCache() for _ in self.decoder],
+            memory=[layer.cross_attention.keys_values(memory) for layer in self.decoder],
+            mask=mask[:, None, None, :])
+
+    def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed the newest token of every hypothesis, (B, K); logits for the next, (B, K, V). Updates `state`."""
+        start = state.caches[0].length
+        x = self.target_embedding(tokens.view(-1, 1), start=start).view(*tokens.shape, -1)  # (B, K, D)
+        for layer, cache, (keys, values) in zip(self.decoder, state.caches, state.memory, strict=True):
+            x = layer.step(x, cache, keys, values, state.mask)
+        return self.output(self.decoder_norm(x))

@@ -1,0 +1,149 @@
+"""Any Hugging Face translation dataset or file as rows of a source and a target (floor 1)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import Dataset
+
+from translator.config import DataConfig
+from translator.errors import UserError, one_line
+
+SPLITS = ("train", "validation", "test")
+# TSV and CSV as they stand: no cell means "missing", however it is spelt, and in TSV a quotation mark is a character.
+TABLE = {"keep_default_na": False, "dtype": str}
+READERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".json": ("json", {}), ".jsonl": ("json", {}), ".parquet": ("parquet", {}),
+    ".csv": ("csv", TABLE), ".tsv": ("csv", TABLE | {"sep": "\t", "quoting": 3}),
+}
+
+if not sys.stderr.isatty():
+    datasets.disable_progress_bars()
+
+
+def read(config: DataConfig, split: str) -> Dataset | None:
+    """The rows of a split as they are, in the columns source and target; None if `config` names no such split.
+
+    UserError where the data cannot be found or read, or has no such columns.
+    """
+    value = getattr(config, split)
+    if value is None:
+        return None
+    where = f"data.{split}={value if isinstance(value, str) else ','.join(value)}"
+    if config.path is not None:
+        where = f"data.path={config.path} {where}"
+    try:
+        rows = _load_path(config, value) if config.path is not None else _load_files(config, value)
+    except UserError:
+        raise
+    except Exception as error:  # whatever keeps data from loading, in as many types as there are formats and failures
+        raise UserError(f"{where}: cannot be loaded: {_reason(error)}") from error
+    pairs = _pairs(rows, config, where)
+    if not len(pairs):
+        raise UserError(f"{where}: holds no rows")
+    return pairs
+
+
+def identity(config: DataConfig) -> list[Any]:
+    """What tells these data from others and from their own later versions: files by size and time, hub data by fingerprint."""
+    if config.path is None:
+        names = [getattr(config, split) for split in SPLITS]
+        files = [Path(f) for name in names if name is not None for f in ((name,) if isinstance(name, str) else name)]
+    elif Path(config.path).is_dir():
+        files = sorted(path for path in Path(config.path).rglob("*") if path.is_file())
+    else:
+        splits = [read(config, split) for split in SPLITS]
+        return [split._fingerprint if split is not None else None for split in splits]
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: no such file (named by data.train, data.validation or data.test)")
+    return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file, plain or .gz; only line feeds separate them."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            texts.append(line.removesuffix(b"\r").decode())
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}:{number}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8") from error
+    return texts
+
+
+def _load_path(config: DataConfig, value: str | Sequence[str]) -> Dataset:
+    """A split of a dataset on the hub or in a local folder."""
+    if not isinstance(value, str):
+        raise UserError(f"data.path={config.path}: its splits go by name; set data.path=null to name files")
+    path = config.path or ""
+    if Path(path).is_dir() and any(Path(path).glob("*dict.json")):
+        splits = datasets.load_from_disk(path)
+        if value not in splits:
+            raise UserError(f"data.path={path}: has no split {value}, but {', '.join(splits)}")
+        return splits[value]
+    if not Path(path).exists() and (path.startswith((".", "/", "~", "data/")) or path.count("/") > 1):
+        hint = "; `make data` fetches the default data" if path.startswith("data/") else ""
+        raise UserError(f"data.path={path}: no such folder{hint}")
+    return datasets.load_dataset(path, config.config, data_dir=config.folder, revision=config.revision, split=value)
+
+
+def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
+    """One file of rows, or a file of sources and a file of targets, line by line."""
+    if isinstance(value, str):
+        return _load_table(Path(value))
+    if len(value) != 2:
+        raise UserError(f"data.train={','.join(value)}: expected one file, or two: [SOURCES,TARGETS]")
+    sources, targets = read_lines(Path(value[0])), read_lines(Path(value[1]))
+    if len(sources) != len(targets):
+        raise UserError(f"{value[0]} has {len(sources):,} lines, {value[1]} {len(targets):,}: they must be pairs")
+    return Dataset.from_dict({config.source: sources, config.target: targets})
+
+
+def _load_table(path: Path) -> Dataset:
+    reader = READERS.get(Path(path.name.removesuffix(".gz")).suffix)
+    if reader is None:
+        raise UserError(
+            f"{path}: expected {', '.join(READERS)}, plain or .gz, or a pair of text files as [SOURCES,TARGETS]")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    if not path.stat().st_size:
+        raise UserError(f"{path}: is empty")
+    builder, options = reader
+    # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
+    return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", **options)
+
+
+def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
+    """The two columns, or the two languages of a `translation` column, as source and target."""
+    names = [config.source, config.target]
+    if "translation" in rows.column_names and not set(names) <= set(rows.column_names):
+        rows = rows.select_columns(["translation"]).flatten()
+        names = [f"translation.{name}" for name in names]
+    for name in names:
+        if name not in rows.column_names:
+            there = ", ".join(column.removeprefix("translation.") for column in rows.column_names)
+            raise UserError(
+                f"{where}: has no column or language {name.removeprefix('translation.')}, but {there}; "
+                "set data.source and data.target")
+    return rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"), strict=True)))
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in the words of the innermost cause that has any."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    words = one_line(str(error))
+    return f"{words[:400]} ({type(error).__name__})" if words else type(error).__name__

@@ -1,0 +1,96 @@
+"""Subword tokens by SentencePiece: train, load, encode, sample, decode, and the special ids (floor 1)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import sentencepiece as spm
+
+from translator.config import TokenizerConfig
+from translator.errors import UserError, one_line
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+
+# Segmentations of a text that subword regularisation chooses among.
+SAMPLED_BEST = 32
+
+
+class Tokenizer:
+    """One SentencePiece model. Text becomes ids that end in `EOS_ID`; ids become text again.
+
+    Kudo and Richardson 2018, https://arxiv.org/abs/1808.06226.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        """`model`: the bytes of a SentencePiece model whose special ids are ours; UserError otherwise."""
+        self.model = model
+        try:
+            self._processor = spm.SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, OSError) as error:
+            raise UserError("not a SentencePiece model") from error
+        processor = self._processor
+        if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
+            raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
+        self._log_probability = [processor.get_score(i) for i in range(len(self))]
+
+    def __len__(self) -> int:
+        return self._processor.get_piece_size()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, `EOS_ID` last."""
+        return [ids + [EOS_ID] for ids in self._processor.encode(list(texts))]
+
+    def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Like `encode`, with a random segmentation of each text: a function of `seed` alone.
+
+        Subword regularisation (Kudo 2018, https://arxiv.org/abs/1804.10959, section 3.2): one of the `SAMPLED_BEST` best
+        segmentations, with probability proportional to its own to the power `alpha`. Unigram models alone rank them.
+        """
+        # SentencePiece can sample by itself, but mixes the thread's address into its seed: no two processes agree.
+        rng = np.random.default_rng(seed)
+        return [self._choose(self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST), alpha, rng) + [EOS_ID]
+                for text in texts]
+
+    def _choose(self, candidates: list[list[int]], alpha: float, rng: np.random.Generator) -> list[int]:
+        scores = alpha * np.array([sum(self._log_probability[i] for i in ids) for ids in candidates])
+        # The largest of scores + Gumbel noise is a draw from their softmax.
+        return candidates[int((scores + rng.gumbel(size=len(scores))).argmax())]
+
+    def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each sequence; special ids leave no trace."""
+        return [self._processor.decode([i for i in sequence if i not in (PAD_ID, BOS_ID, EOS_ID)]) for sequence in ids]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each id as the piece a person can read."""
+        return [self._processor.id_to_piece(i) for i in ids]
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(self.model)
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        try:
+            return cls(path.read_bytes())
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """Train a SentencePiece model on `texts`; UserError where they are too few for `tokenizer.vocab_size`."""
+    model = io.BytesIO()
+    try:
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
+            vocab_size=config.vocab_size, character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
+            pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
+            input_sentence_size=2_000_000, shuffle_input_sentence=False,
+            num_threads=2, minloglevel=2)
+    except RuntimeError as error:
+        raise UserError(
+            f"tokenizer.vocab_size={config.vocab_size} does not suit this training text; "
+            f"SentencePiece says: {one_line(str(error))}") from error
+    return Tokenizer(model.getvalue())

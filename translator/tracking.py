@@ -1,0 +1,101 @@
+"""Where a run's figures go: the console, metrics.jsonl and TensorBoard (floor 1)."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+# Seconds between lines on a console that is no terminal.
+QUIET_SECONDS = 30
+
+
+def say(text: str) -> None:
+    """A line for the person watching: on stderr, above the progress bar where there is one."""
+    tqdm.write(text, file=sys.stderr)
+
+
+class Tracker:
+    """Records measurements by update. Opening it at an earlier update drops what a killed run wrote after it."""
+
+    def __init__(self, metrics_file: Path, tensorboard: Path, *, update: int) -> None:
+        self.metrics_file = metrics_file
+        _drop_after(metrics_file, update)
+        self._writer = SummaryWriter(str(tensorboard), purge_step=update + 1, flush_secs=10)
+
+    def scalars(self, update: int, values: Mapping[str, float]) -> None:
+        """Append one line {"update": ..., name: value, ...} to metrics.jsonl, and each value to its TensorBoard curve."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"update": update, **values}) + "\n")
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, update)
+
+    def text(self, update: int, name: str, markdown: str) -> None:
+        self._writer.add_text(name, markdown, update)
+
+    def attention_map(self, update: int, name: str, weights: Tensor, source: Sequence[str], target: Sequence[str]) -> None:
+        """Draw attention weights (H, T, S), one panel a head, with the pieces along the axes."""
+        figure = draw_attention(weights, source, target)
+        self._writer.add_figure(name, figure, update)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Progress:
+    """A progress bar with ETA on a terminal; on a pipe, one line now and then."""
+
+    def __init__(self, total: float, *, unit: str, done: float = 0) -> None:
+        self._bar = tqdm(
+            total=total, initial=done, unit=unit, file=sys.stderr, disable=not sys.stderr.isatty(), smoothing=0.1,
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
+        self._said = time.monotonic()
+
+    def advance(self, done: float, text: str) -> None:
+        """`done` of the total so far, with the figures of the moment in words."""
+        self._bar.n = min(done, self._bar.total)
+        self._bar.set_postfix_str(text)
+        if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:
+            self._said = time.monotonic()
+            say(f"{100 * done / self._bar.total:3.0f} %  {text}")
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def draw_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Figure:
+    """Attention weights (H, T, S) as one panel a head: a row for each target piece, a column for each source piece."""
+    heads = weights.size(0)
+    figure = Figure(figsize=(0.9 + heads * (0.9 + 0.22 * len(source)), 1.2 + 0.22 * len(target)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for head, axes in enumerate(figure.subplots(1, heads, squeeze=False)[0]):
+        axes.imshow(weights[head].float().cpu(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
+        axes.set_yticks(range(len(target)), target if head == 0 else [""] * len(target), fontsize=7)
+        axes.set_title(f"head {head + 1}", fontsize=8)
+    return figure
+
+
+def _drop_after(metrics_file: Path, update: int) -> None:
+    """Drop the lines of later updates, and a last line cut short."""
+    if not metrics_file.is_file():
+        return
+    kept = []
+    for line in metrics_file.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record["update"] <= update:
+            kept.append(line + "\n")
+    partial = metrics_file.with_name(f".{metrics_file.name}.partial")
+    partial.write_text("".join(kept), encoding="utf-8")
+    partial.rename(metrics_file)

@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from translator.checkpoint import RunFolder, newest_run
 from translator.config import EvaluateConfig, from_hydra
 from translator.data import load_split
-from translator.sources import read_lines
 from translator.errors import UserError, run_command
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.sources import read_lines
 from translator.translate import Translator
 
 

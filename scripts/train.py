@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import hydra
 import torch
@@ -58,8 +59,8 @@ def main(composed: DictConfig) -> None:
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
     if not folder.config_file.is_file():
-        precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[resolve_precision(config.precision, device)]
-        return dataclasses.replace(config, precision=precision)
+        resolved = resolve_precision(config.precision, device)
+        return dataclasses.replace(config, precision="bf16" if resolved == torch.bfloat16 else "fp32")
     saved = folder.load_config()
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)
@@ -72,9 +73,9 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
     return config
 
 
-def flatten(options: dict, prefix: str = "") -> dict:
+def flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested options by dotted name."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in options.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat

@@ -24,6 +24,8 @@ Files = str | tuple[str, ...] | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
+    """Where the sentence pairs come from: conf/data."""
+
     path: str | None
     config: str | None
     revision: str | None
@@ -49,6 +51,8 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
+    """How text becomes subwords: conf/tokenizer."""
+
     model_type: Literal["unigram", "bpe"]
     vocab_size: int
     joint: bool
@@ -66,6 +70,8 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
+    """The Transformer's shape: conf/model."""
+
     d_model: int
     num_heads: int
     d_ff: int
@@ -106,6 +112,8 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimConfig:
+    """How weights are updated: conf/optim."""
+
     lr: float
     betas: tuple[float, ...]
     eps: float
@@ -128,6 +136,8 @@ class OptimConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
+    """Batches, limits, validation: conf/train."""
+
     batch_tokens: int
     accumulation: int
     label_smoothing: float
@@ -157,6 +167,8 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig:
+    """How a translation is sought: conf/search."""
+
     beam_size: int
     length_penalty: float
     n_best: int
@@ -202,6 +214,8 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
+    """What `scripts/evaluate.py` composes: conf/evaluate.yaml."""
+
     run: str | None
     runs: str
     split: Literal["train", "validation", "test"]
@@ -221,6 +235,8 @@ class EvaluateConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslateConfig:
+    """What `scripts/translate.py` composes: conf/translate.yaml."""
+
     run: str | None
     runs: str
     input: str | None

@@ -74,8 +74,9 @@ def describe(report: dict[str, Any]) -> str:
     """What was read, kept and dropped, in a line a split."""
     lines = []
     for split, counts in report["splits"].items():
-        dropped = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
-        lines.append(f"{split:10} {counts['kept']:,} of {counts['read']:,} pairs" + (f"; dropped: {dropped}" if dropped else ""))
+        causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
+        dropped = f"; dropped: {causes}" if causes else ""
+        lines.append(f"{split:10} {counts['kept']:,} of {counts['read']:,} pairs{dropped}")
     return "\n".join(lines)
 
 

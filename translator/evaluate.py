@@ -46,7 +46,10 @@ class Evaluation:
         return sorted((sentence_chrf(h, r), s, h, r) for s, h, r in rows)[:count]
 
     def save(self, folder: Path) -> None:
-        """Write source.txt, reference.txt, hypothesis.txt and scores.json; `sacrebleu reference.txt -i hypothesis.txt` agrees."""
+        """Write source.txt, reference.txt, hypothesis.txt and scores.json.
+
+        `sacrebleu reference.txt -i hypothesis.txt` prints the same scores.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for name, lines in (
                 ("source", self.sources), ("reference", self.references), ("hypothesis", self.hypotheses)):

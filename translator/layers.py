@@ -21,7 +21,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation = {"relu": F.relu, "gelu": F.gelu}[config.activation]
+        self.activation: Callable[[Tensor], Tensor] = F.relu if config.activation == "relu" else F.gelu
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.dropout = nn.Dropout(config.activation_dropout)

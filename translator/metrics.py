@@ -85,21 +85,15 @@ def paired_bootstrap(
 
     Koehn 2004, https://aclanthology.org/W04-3250; `BOOTSTRAP_SAMPLES` samples from a fixed seed.
     """
-    metrics = _metrics()
     test = PairedTest(
-        [(name, list(hypotheses)) for name, hypotheses in systems], metrics, [list(references)],
+        [(name, list(hypotheses)) for name, hypotheses in systems], _metrics(), [list(references)],
         test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
-    _, results = test()
-    titles = {type(metric).__name__: name for name, metric in metrics.items()}
-    comparisons = []
-    for title, outcomes in results.items():
-        if title == "System":
-            continue
-        metric = next((name for key, name in titles.items() if title.upper().startswith(key)), title)
-        for (system, _), outcome in zip(systems, outcomes, strict=True):
-            comparisons.append(Comparison(
-                system, metric, outcome.score, outcome.mean, outcome.ci, outcome.p_value))
-    return comparisons
+    results: dict[str, list[Any]] = test()[1]
+    return [
+        Comparison(system, metric, float(result.score), float(result.mean), float(result.ci), result.p_value)
+        for metric, of_systems in results.items() if metric != "System"
+        for (system, _), result in zip(systems, of_systems, strict=True)
+    ]
 
 
 def _metrics() -> dict[str, Any]:

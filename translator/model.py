@@ -7,6 +7,7 @@ width, V target vocabulary, K hypotheses of one sentence.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -76,8 +77,9 @@ class Transformer(nn.Module):
         target_tokens = source_tokens if config.tied == "all" else nn.Embedding(target_vocab, config.d_model)
         self.source_embedding = Embedding(config, source_tokens)
         self.target_embedding = Embedding(config, target_tokens)
-        self.encoder = nn.ModuleList(EncoderLayer(config, window) for window in config.windows("encoder"))
-        self.decoder = nn.ModuleList(DecoderLayer(config, window) for window in config.windows("decoder"))
+        encoder = [EncoderLayer(config, window) for window in config.windows("encoder")]
+        decoder = [DecoderLayer(config, window) for window in config.windows("decoder")]
+        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         # Pre-norm layers leave their sum unnormalised; post-norm layers do not.
         self.encoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
@@ -136,13 +138,16 @@ class Transformer(nn.Module):
         """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
-            memory=[layer.cross_attention.keys_values(memory) for layer in self.decoder],
+            memory=[layer.cross_attention.keys_values(memory) for layer in self._decoder_layers()],
             mask=mask[:, None, None, :])
 
     def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every hypothesis, (B, K); logits for the next, (B, K, V). Updates `state`."""
         start = state.caches[0].length
         x = self.target_embedding(tokens.view(-1, 1), start=start).view(*tokens.shape, -1)  # (B, K, D)
-        for layer, cache, (keys, values) in zip(self.decoder, state.caches, state.memory, strict=True):
+        for layer, cache, (keys, values) in zip(self._decoder_layers(), state.caches, state.memory, strict=True):
             x = layer.step(x, cache, keys, values, state.mask)
         return self.output(self.decoder_norm(x))
+
+    def _decoder_layers(self) -> Iterator[DecoderLayer]:
+        return (layer for layer in self.decoder if isinstance(layer, DecoderLayer))

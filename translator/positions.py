@@ -20,6 +20,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.d_model = d_model
+        self.table: Tensor
         self.register_buffer("table", torch.empty(0, d_model), persistent=False)
 
     def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
@@ -62,6 +63,7 @@ class RotaryPositions(nn.Module):
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         frequency = 10_000.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        self.frequency: Tensor
         self.register_buffer("frequency", frequency, persistent=False)  # (K / 2,)
 
     def forward(self, x: Tensor, *, start: int = 0) -> Tensor:

@@ -40,9 +40,9 @@ configs:
 
 {rows:,} everyday sentences in Japanese, each with at most one translation into each of {names}.
 
-**Attribution.** The sentences are by the contributors of Tatoeba (tatoeba.org), licensed CC BY 2.0 FR. The selection is that of
-the Python package {requirement}, whose source distribution ships it as a table (the package's code has another licence, and none
-of it is here). Changes: stored as Parquet, with null where there is no translation; nothing else.
+**Attribution.** The sentences are by the contributors of Tatoeba (tatoeba.org), licensed CC BY 2.0 FR. The selection is
+that of the Python package {requirement}, whose source distribution ships it as a table (the package's code has another
+licence, and none of it is here). Changes: stored as Parquet, with null where there is no translation; nothing else.
 
 **Columns.** `id` (of the Japanese sentence), {columns}.
 

@@ -99,7 +99,7 @@ class Trainer:
         self.state = TrainingState()
         self._resume()
         self._epoch = self.batches.batches(self.state.epoch, self.state.batch)
-        self._forward: nn.Module = torch.compile(model, dynamic=True) if config.train.compile else model
+        self._forward: Callable[..., Tensor] = torch.compile(model, dynamic=True) if config.train.compile else model
         self._interrupted = False
         self._in_update = False
 
@@ -283,9 +283,9 @@ class Trainer:
             f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
         self._tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
-        rows = zip(samples["source"], translations, samples["target"], strict=False)
-        table = ["| source | translation | reference |", "| --- | --- | --- |", *("| " + " | ".join(r) + " |" for r in rows)]
-        self._tracker.text(update, "validation/samples", "\n".join(table))
+        rows = [("source", "translation", "reference"), ("---",) * 3]
+        rows += zip(samples["source"], translations, samples["target"], strict=False)
+        self._tracker.text(update, "validation/samples", "\n".join(f"| {' | '.join(row)} |" for row in rows))
         self._tracker.attention_map(update, "validation/attention", *self._attention_of_first())
 
     @torch.no_grad()

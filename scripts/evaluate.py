@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import hydra
@@ -19,6 +21,8 @@ from translator.translate import Translator
 @hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
 def main(composed: DictConfig) -> None:
     config = from_hydra(EvaluateConfig, composed)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
     runs = [Path(config.run) if config.run else newest_run(Path(config.runs))]
     if config.against:
         runs.insert(0, Path(config.against))  # the baseline comes first

@@ -20,7 +20,7 @@ from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.model import Transformer
 from translator.tracking import say
-from translator.trainer import Interrupted, Outcome, Trainer
+from translator.trainer import SAMPLE_TRANSLATIONS, Interrupted, Outcome, Trainer
 from translator.translate import Translator
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
@@ -112,6 +112,9 @@ def report(
     evaluation = evaluate(translator, sources, references, config.search)
     evaluation.save(folder.path / "evaluation-test")
     say(describe_evaluation(evaluation))
+    for source, hypothesis, reference in list(
+            zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True))[:SAMPLE_TRANSLATIONS]:
+        say(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
     run = folder.path
     say(f"\nNext:\n  make translate TEXT=\"...\" ARGS=\"run={run}\"\n  make evaluate ARGS=\"run={run}\"\n"
         f"  make board")

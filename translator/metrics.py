@@ -62,13 +62,13 @@ def scores_by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[LengthScore]:
     """BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
-    lengths = [len(source.split()) for source in sources]
+    lengths = [max(1, len(source.split())) for source in sources]
     scores = []
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
-        rows = [i for i, n in enumerate(lengths) if n > low - (low == 0) and (high is None or n <= high)]
+        rows = [i for i, n in enumerate(lengths) if n > low and (high is None or n <= high)]
         if rows:
             bleu = _corpus_score(BLEU(), [hypotheses[i] for i in rows], [references[i] for i in rows])
-            name = f"over {low}" if high is None else f"{low + (low > 0)} to {high}"
+            name = f"over {low}" if high is None else f"{low + 1} to {high}"
             scores.append(LengthScore(name, len(rows), bleu.value))
     return scores
 
@@ -89,11 +89,17 @@ def paired_bootstrap(
         [(name, list(hypotheses)) for name, hypotheses in systems], _metrics(), [list(references)],
         test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
     results: dict[str, list[Any]] = test()[1]
-    return [
-        Comparison(system, metric, float(result.score), float(result.mean), float(result.ci), result.p_value)
-        for metric, of_systems in results.items() if metric != "System"
-        for (system, _), result in zip(systems, of_systems, strict=True)
-    ]
+    comparisons = []
+    for metric, of_systems in results.items():
+        if metric == "System":
+            continue
+        for (system, hypotheses), result in zip(systems, of_systems, strict=True):
+            p_value = result.p_value
+            if p_value is not None and list(hypotheses) == list(systems[0][1]):
+                p_value = 1.0  # sacrebleu takes equal outputs for a sure difference, since no sample exceeds it
+            comparisons.append(
+                Comparison(system, metric, float(result.score), float(result.mean), float(result.ci), p_value))
+    return comparisons
 
 
 def _metrics() -> dict[str, Any]:

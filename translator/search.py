@@ -15,7 +15,7 @@ from translator.config import SearchConfig
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Never produced: markers of training, and the mark of an unknown piece, which says nothing to a reader.
-NEVER = [PAD_ID, UNK_ID, BOS_ID]
+NEVER = (PAD_ID, UNK_ID, BOS_ID)
 
 
 class Model(Protocol):
@@ -33,7 +33,7 @@ class Hypothesis:
     ids: tuple[int, ...]  # without BOS and EOS
     log_probability: float  # of all its tokens, EOS among them
     score: float  # log_probability / length_penalty(tokens, EOS among them)
-    hit_limit: bool  # ended because it had reached the longest length allowed
+    hit_limit: bool  # as long as is allowed: it could but end
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Any:
@@ -93,37 +93,35 @@ class _Beams:
     def step(self, model: Model) -> None:
         """Extend every open hypothesis by a token."""
         totals, parents, tokens = self._best_continuations(model)
-        rank = torch.arange(totals.size(1), device=totals.device)
-        ends = (tokens == EOS_ID) & totals.isfinite() & (rank < self.places[:, None])  # one ranked lower would jump the queue
+        ends = (tokens == EOS_ID) & totals.isfinite()
         self._finish(ends, totals, parents)
         self.places = self.places - ends.sum(dim=1)
-        self._go_on(totals.masked_fill(tokens == EOS_ID, -torch.inf), parents, tokens)
+        self._go_on(totals.masked_fill(ends, -torch.inf), parents, tokens)
         self._drop_done()
 
     def _best_continuations(self, model: Model) -> tuple[Tensor, Tensor, Tensor]:
-        """The best 2 x beam_size continuations, best first: log-probability, parent and token, each (B, 2 beam_size).
-
-        At most half of them end, one for each parent, so that enough remain to go on.
-        """
+        """The best continuations, one a place: log-probability, -inf where a place is taken, parent and token, each (B, K')."""
         log_probabilities = model.decode_step(self.tokens[:, :, -1], self.state).float().log_softmax(dim=-1)  # (B, K, V)
-        totals = self.scores[:, :, None] + log_probabilities.masked_fill(self._forbidden(log_probabilities), -torch.inf)
-        vocab = totals.size(-1)
-        best, index = totals.flatten(1).topk(min(2 * self.config.beam_size, totals[0].numel()))
-        return best, index // vocab, index % vocab
+        self._forbid(log_probabilities)
+        totals = self.scores[:, :, None] + log_probabilities
+        best, index = totals.flatten(1).topk(min(self.config.beam_size, totals[0].numel()))
+        taken = torch.arange(best.size(1), device=best.device) >= self.places[:, None]
+        return best.masked_fill(taken, -torch.inf), index // totals.size(-1), index % totals.size(-1)
 
-    def _forbidden(self, like: Tensor) -> Tensor:
-        """Tokens that must not come next: (B, 1, V)."""
+    def _forbid(self, log_probabilities: Tensor) -> None:
+        """Rule out, in place, the tokens that must not come next: (B, K, V)."""
         length = self.tokens.size(2) - 1
-        forbidden = like.new_zeros(like.size(0), 1, like.size(2), dtype=torch.bool)
-        forbidden[:, :, NEVER] = True
-        forbidden[:, :, EOS_ID] = length < self.config.min_length
-        at_limit = self.longest <= length
-        forbidden[at_limit] = True
-        forbidden[at_limit, :, EOS_ID] = False
-        return forbidden
+        at_limit = (self.longest <= length)[:, None]  # (B, 1)
+        ending = log_probabilities[:, :, EOS_ID].clone()
+        if length < self.config.min_length:
+            ending.masked_fill_(~at_limit, -torch.inf)
+        log_probabilities.masked_fill_(at_limit[:, :, None], -torch.inf)
+        log_probabilities[:, :, EOS_ID] = ending
+        for token in NEVER:
+            log_probabilities[:, :, token] = -torch.inf
 
     def _finish(self, ends: Tensor, totals: Tensor, parents: Tensor) -> None:
-        """Put away the hypotheses that end here: `ends` (B, candidates)."""
+        """Put away the hypotheses that end here: `ends` (B, K')."""
         length = self.tokens.size(2)  # EOS in the place of BOS
         at = ends.nonzero()
         if not len(at):
@@ -140,12 +138,8 @@ class _Beams:
                 self.to_beat[row] = sorted((h.score for h in found), reverse=True)[self.config.n_best - 1]
 
     def _go_on(self, totals: Tensor, parents: Tensor, tokens: Tensor) -> None:
-        """Fill the places left with the best continuations that do not end, which have finite `totals`."""
-        totals, order = totals.sort(dim=1, descending=True, stable=True)
-        totals, order = totals[:, : self.config.beam_size], order[:, : self.config.beam_size]
-        rank = torch.arange(totals.size(1), device=totals.device)
-        self.scores = totals.masked_fill(rank >= self.places[:, None], -torch.inf)
-        parents, tokens = parents.gather(1, order), tokens.gather(1, order)
+        """Take the continuations as hypotheses; those of log-probability -inf are not open and only keep the shape."""
+        self.scores = totals
         history = self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.size(2)))
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
         self.state.reorder(parents)

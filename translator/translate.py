@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import queue
-import threading
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,12 +14,13 @@ from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into
 from translator.config import SearchConfig
 from translator.device import autocast, resolve_device, resolve_precision
+from translator.errors import UserError
 from translator.model import Transformer
 from translator.search import Hypothesis, search
-from translator.tokenizer import Tokenizer
+from translator.tokenizer import EOS_ID, Tokenizer
 
-# Lines translated together when that many are waiting: enough to fill batches with sentences of like length.
-CHUNK_LINES = 1024
+# Texts that `stream` translates together: enough to fill batches with sentences of like length.
+CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -91,41 +90,52 @@ class Translator:
         translations = [Translation() for _ in texts]
         ids: dict[int, list[int]] = {}
         for index, text in enumerate(texts):
-            try:
-                sentence = text.decode() if isinstance(text, bytes) else text
-            except UnicodeDecodeError as error:
-                translations[index] = Translation(refused=f"not UTF-8 (byte {error.start + 1}); not translated")
-                continue
-            if not sentence.strip():
-                continue
-            ids[index] = self.source_tokenizer.encode([sentence])[0]
-            if len(ids[index]) > options.max_source_tokens:
-                translations[index] = Translation(refused=(
-                    f"{len(ids.pop(index)):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; "
-                    "not translated"))
+            sentence, refused = self._encode(text, options)
+            if refused:
+                translations[index] = Translation(refused=refused)
+            elif sentence != [EOS_ID]:
+                ids[index] = sentence
         for batch in _batches(ids, options):
             for index, hypotheses in zip(batch, self._search([ids[i] for i in batch], options), strict=True):
                 texts_of = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
                 translations[index] = Translation(tuple(map(_as_line, texts_of)), tuple(hypotheses))
         return translations
 
-    def stream(self, lines: Iterable[str | bytes], search: SearchConfig | None = None) -> Iterator[Translation]:
-        """Translations of lines as they come, in order: memory stays flat, and nobody waits for lines not yet written."""
-        for chunk in _as_they_come(lines, CHUNK_LINES):
+    def stream(self, texts: Iterable[str | bytes], search: SearchConfig | None = None) -> Iterator[Translation]:
+        """`translate` for any number of texts, `CHUNK` at a time, so that memory stays flat."""
+        remaining = iter(texts)
+        while chunk := list(itertools.islice(remaining, CHUNK)):
             yield from self.translate(chunk, search)
+
+    def _encode(self, text: str | bytes, options: SearchConfig) -> tuple[list[int], str]:
+        """The ids of a text, EOS alone where there is nothing to translate, and the reason to refuse it, if there is one."""
+        try:
+            sentence = text.decode() if isinstance(text, bytes) else text.encode().decode()
+        except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
+            unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
+            return [], f"not UTF-8 at {unit} {start + 1:,}; not translated"
+        ids = self.source_tokenizer.encode([sentence])[0] if sentence.strip() else [EOS_ID]
+        if len(ids) > options.max_source_tokens:
+            return [], (f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated")
+        return ids, ""
 
     def _within_positions(self, options: SearchConfig) -> SearchConfig:
         """Learned positions end somewhere: hold both sides to their number."""
         if self.model.config.positions != "learned":
             return options
         most = self.model.config.max_positions
+        longest = most - 1  # BOS takes a position too
         return dataclasses.replace(
-            options, max_source_tokens=min(options.max_source_tokens, most), max_length=min(options.max_length or most, most))
+            options, max_source_tokens=min(options.max_source_tokens, most),
+            max_length=min(options.max_length or longest, longest))
 
     def _search(self, ids: list[list[int]], options: SearchConfig) -> list[list[Hypothesis]]:
         self.model.eval()
         with autocast(self.device, self.precision):
-            return search(self.model, pad(ids).to(self.device), options)
+            found = search(self.model, pad(ids).to(self.device), options)
+        if not all(found):
+            raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
+        return found
 
 
 def _batches(ids: dict[int, list[int]], options: SearchConfig) -> Iterator[list[int]]:
@@ -146,31 +156,3 @@ def _batches(ids: dict[int, list[int]], options: SearchConfig) -> Iterator[list[
 def _as_line(text: str) -> str:
     """`text` without line breaks, which byte pieces could spell."""
     return text.replace("\r", " ").replace("\n", " ").strip()
-
-
-def _as_they_come(lines: Iterable[str | bytes], most: int) -> Iterator[list[str | bytes]]:
-    """What is there of `lines`, at least one and at most `most` at a time: a thread reads ahead, `most` lines far."""
-    waiting: queue.Queue[Any] = queue.Queue(maxsize=most)
-    end = object()
-
-    def read() -> None:
-        try:
-            for line in lines:
-                waiting.put(line)
-            waiting.put(end)
-        except Exception as error:  # whatever goes wrong in reading is raised where the lines are used
-            waiting.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        chunk = [waiting.get()]
-        while len(chunk) < most and not waiting.empty():
-            chunk.append(waiting.get())
-        last = chunk[-1]
-        done = last is end or isinstance(last, Exception)
-        if len(chunk) > done:
-            yield chunk[:-1] if done else chunk
-        if isinstance(last, Exception):
-            raise last
-        if done:
-            return

@@ -1,0 +1,127 @@
+"""What several test files need: small configurations, a tiny trained-looking run folder, and the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from translator.checkpoint import RunFolder, save_tensors, weights_of
+from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig, build, from_hydra
+from translator.model import Transformer
+from translator.tokenizer import Tokenizer, train_tokenizer
+
+ROOT = Path(__file__).parent.parent
+SHARED_DATASETS = ROOT.parent / "shared" / "datasets"
+
+PAIRS = [
+    (f"{subject} {verb} {count} {thing}.", f"{wer} {tut} {zahl} {ding}.")
+    for subject, wer in (("She", "Sie"), ("He", "Er"), ("My brother", "Mein Bruder"), ("The dog", "Der Hund"))
+    for verb, tut in (("sees", "sieht"), ("wants", "will"), ("finds", "findet"), ("paints", "malt"))
+    for count, zahl in (("two", "zwei"), ("three", "drei"), ("many", "viele"))
+    for thing, ding in (("houses", "Häuser"), ("trees", "Bäume"), ("red apples", "rote Äpfel"), ("books", "Bücher"))
+]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _single_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def model_config(**changes: object) -> ModelConfig:
+    tiny = {
+        "d_model": 32, "num_heads": 4, "d_ff": 48, "encoder_layers": 2, "decoder_layers": 2, "norm": "pre",
+        "activation": "relu", "positions": "sinusoidal", "max_positions": 64, "encoder_window": None,
+        "decoder_window": None, "tied": "all", "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    return build(ModelConfig, tiny | changes)
+
+
+def search_config(**changes: object) -> SearchConfig:
+    plain = {
+        "beam_size": 4, "length_penalty": 1.0, "n_best": 1, "min_length": 0, "max_length": None, "max_length_ratio": 2.0,
+        "max_length_extra": 5, "max_source_tokens": 200, "batch_tokens": 4000}
+    return build(SearchConfig, plain | changes)
+
+
+def tokenizer_config(**changes: object) -> TokenizerConfig:
+    small = {
+        "model_type": "unigram", "vocab_size": 320, "joint": True, "byte_fallback": True, "character_coverage": 1.0,
+        "sampling": 0.0}
+    return build(TokenizerConfig, small | changes)
+
+
+def composed(name: str, *overrides: str) -> object:
+    """A composed Hydra configuration, as the scripts get it."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose(name, overrides=list(overrides))
+
+
+def run_config(*overrides: str) -> RunConfig:
+    return from_hydra(RunConfig, composed("train", "name=test", *overrides))
+
+
+def random_model(config: ModelConfig | None = None, *, vocab: int = 40, seed: int = 0) -> Transformer:
+    """A random model in eval mode, with every zero-initialised bias made random: a test must see it."""
+    torch.manual_seed(seed)
+    model = Transformer(config or model_config(), vocab, vocab).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.3)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer([text for pair in PAIRS for text in pair], tokenizer_config())
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A run folder with random weights: it translates, if badly."""
+    path = tmp_path_factory.mktemp("runs") / "tiny"
+    overrides = [f"model.{k}={'null' if v is None else v}" for k, v in vars(model_config()).items()]
+    folder = RunFolder(path)
+    config = run_config(*overrides, "search.max_length_ratio=1", "search.max_length_extra=5", "search.max_source_tokens=100")
+    folder.create(config, (tokenizer, tokenizer), {"splits": {}})
+    save_tensors(folder.model_file, weights_of(random_model(vocab=len(tokenizer))))
+    return path
+
+
+Script = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture(scope="session")
+def script() -> Script:
+    """Run a script of ours as a user would: script("translate", "run=...", stdin=b"...")."""
+
+    def run(name: str, *options: str, stdin: bytes = b"", timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options], input=stdin, capture_output=True,
+            timeout=timeout, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "2"} | environment)
+
+    return run
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    """A TSV file of pairs with the columns en and de."""
+    path.write_text("en\tde\n" + "".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
+    return path
+
+
+def assert_user_error(result: subprocess.CompletedProcess[bytes], *words: str) -> None:
+    """Exit code 2, nothing on stdout, one last line on stderr that says `words`, and no traceback."""
+    stderr = result.stderr.decode()
+    assert result.returncode == 2, stderr
+    assert not result.stdout
+    assert "Traceback" not in stderr
+    last = stderr.strip().splitlines()[-1]
+    assert last.startswith("error: "), stderr
+    for word in words:
+        assert word in last, last

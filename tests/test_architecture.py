@@ -1,0 +1,54 @@
+"""Lower floors never import upper ones, nothing imports in a circle, and Hydra stays in the scripts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+
+from tests.conftest import ROOT
+
+FILES = {path.stem: path for path in (ROOT / "translator").glob("*.py") if path.stem != "__init__"}
+TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+
+
+def imports(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def ours(name: str) -> set[str]:
+    return {module.removeprefix("translator.") for module in imports(TREES[name]) if module.startswith("translator.")}
+
+
+def floor(name: str) -> int:
+    found = re.search(r"\(floor (\d)\)", ast.get_docstring(TREES[name]) or "")
+    assert found, f"{name}: its docstring does not name its floor"
+    return int(found[1])
+
+
+def test_imports_go_down_or_stay_level():
+    for name in FILES:
+        for other in ours(name):
+            assert floor(other) <= floor(name), f"{name} (floor {floor(name)}) imports {other} (floor {floor(other)})"
+
+
+def test_nothing_imports_in_a_circle():
+    list(TopologicalSorter({name: ours(name) for name in FILES}).static_order())
+
+
+def test_hydra_stays_in_the_scripts():
+    for name, tree in TREES.items():
+        used = {module.split(".")[0] for module in imports(tree)}
+        assert "hydra" not in used, name
+        assert "omegaconf" not in used or name == "config", name
+
+
+def test_training_and_search_do_not_know_each_other():
+    assert not ours("trainer") & {"search", "translate", "evaluate"}
+    assert not ours("search") & {"trainer", "model", "loss", "optim"}

@@ -1,0 +1,216 @@
+"""The formula, the fused path and torch's own modules agree; masks forbid what they say; nothing becomes NaN."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from translator.attention import (
+    CPU_FUSED_FROM,
+    KeyValueCache,
+    MultiHeadAttention,
+    causal_mask,
+    fused_attention,
+    padding_mask,
+    scaled_dot_product_attention,
+    window_mask,
+)
+from translator.positions import RelativeBias, RotaryPositions
+
+B, H, K, D = 3, 4, 8, 32
+
+
+def qkv(query_length: int, key_length: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    shapes = ((B, H, query_length, K), (B, H, key_length, K), (B, H, key_length, K))
+    q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for shape in shapes)
+    return q, k, v
+
+
+def some_mask(query_length: int, key_length: int, *, padding: bool, causal: bool, window: int | None) -> Tensor | None:
+    parts = []
+    if padding:
+        parts.append(torch.arange(key_length) < torch.tensor([key_length, key_length - 2, 1])[:, None, None, None])
+    if causal:
+        parts.append(causal_mask(query_length, key_length)[None, None])
+    if window is not None:
+        parts.append(window_mask(query_length, key_length, window=window, causal=causal)[None, None])
+    if not parts:
+        return None
+    mask = torch.ones(B, 1, query_length, key_length, dtype=torch.bool)
+    for part in parts:
+        mask = mask & part
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("padding", "causal", "window", "biased", "cross"),
+    [c for c in itertools.product((False, True), (False, True), (None, 2), (False, True), (False, True)) if not (c[1] and c[4])])
+def test_formula_and_fused_path_agree_with_torch(padding, causal, window, biased, cross):
+    length, key_length = (5, 9) if cross else (7, 7)
+    q, k, v = qkv(length, key_length)
+    mask = some_mask(length, key_length, padding=padding, causal=causal, window=window)
+    bias = torch.randn(1, H, length, key_length) if biased else None
+    expected_mask = torch.zeros(B, H, length, key_length) if bias is None else bias.expand(B, -1, -1, -1)
+    if mask is not None:
+        expected_mask = expected_mask.masked_fill(~mask, -torch.inf)
+        seeing = mask.any(-1, keepdim=True)
+        expected_mask = expected_mask.masked_fill(~seeing, 0.0)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=expected_mask)
+    if mask is not None:
+        expected = expected.masked_fill(~seeing, 0.0)
+    output, weights = scaled_dot_product_attention(q, k, v, mask=mask, bias=bias)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(fused_attention(q, k, v, mask=mask, bias=bias), expected)
+    torch.testing.assert_close(weights @ v, output)
+
+
+def test_causal_flag_is_the_causal_mask():
+    q, k, v = qkv(6, 6)
+    torch.testing.assert_close(fused_attention(q, k, v, causal=True), fused_attention(q, k, v, mask=causal_mask(6, 6)))
+
+
+@pytest.mark.parametrize("attend", [lambda *a, **o: scaled_dot_product_attention(*a, **o)[0], fused_attention])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("biased", [False, True])
+def test_rows_that_may_see_nothing_are_zero_forward_and_backward(attend, dtype, biased):
+    q, k, v = qkv(5, 6, dtype)
+    mask = torch.rand(B, 1, 5, 6) < 0.5
+    mask[0] = False  # a sentence of padding alone
+    mask[1, :, 2] = False
+    bias = torch.randn(1, H, 5, 6) if biased else None
+    output = attend(q, k, v, mask=mask, bias=bias)
+    assert not output[0].any()
+    assert not output[1, :, 2].any()
+    assert output[2].any()
+    output.square().sum().backward()
+    for tensor in (output, q.grad, k.grad, v.grad):
+        assert tensor.isfinite().all()
+    assert not q.grad[0].any()
+    assert not k.grad[0].any()
+    assert not v.grad[0].any()
+    assert not q.grad[1, :, 2].any()
+
+
+def copied(torch_module: nn.MultiheadAttention, **options: object) -> MultiHeadAttention:
+    ours = MultiHeadAttention(D, H, **options)
+    with torch.no_grad():
+        for name, weight, bias in zip(
+                ("W_q", "W_k", "W_v"), torch_module.in_proj_weight.chunk(3), torch_module.in_proj_bias.chunk(3), strict=True):
+            getattr(ours, name).weight.copy_(weight)
+            getattr(ours, name).bias.copy_(bias)
+        ours.W_o.load_state_dict(torch_module.out_proj.state_dict())
+    return ours
+
+
+@pytest.mark.parametrize("length", [7, CPU_FUSED_FROM + 3])
+@pytest.mark.parametrize("kind", ["self", "causal", "cross"])
+def test_equals_torch_multihead_attention(length, kind):
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(D, H, batch_first=True)
+    nn.init.normal_(theirs.in_proj_bias)
+    ours = copied(theirs, causal=kind == "causal")
+    x = torch.randn(B, length, D)
+    memory = torch.randn(B, length + 2, D) if kind == "cross" else x
+    real = torch.arange(memory.size(1)) < torch.tensor([memory.size(1), memory.size(1) - 3, 2])[:, None]
+    expected, expected_weights = theirs(
+        x, memory, memory, key_padding_mask=~real, average_attn_weights=False,
+        attn_mask=~causal_mask(length, length) if kind == "causal" else None)
+    options = {"mask": real[:, None, None, :]}
+    output, none = ours(x, memory if kind == "cross" else None, **options)
+    assert none is None
+    torch.testing.assert_close(output, expected, atol=2e-6, rtol=1e-4)
+    same, weights = ours(x, memory if kind == "cross" else None, **options, need_weights=True)
+    torch.testing.assert_close(same, output, atol=2e-6, rtol=1e-4)
+    torch.testing.assert_close(weights, expected_weights, atol=2e-6, rtol=1e-4)
+
+
+def variants() -> list[dict[str, object]]:
+    return [
+        {}, {"window": 0}, {"window": 3}, {"rotary": RotaryPositions(D // H)},
+        {"relative": RelativeBias(H, causal=True), "window": 5}]
+
+
+@pytest.mark.parametrize("options", variants())
+@pytest.mark.parametrize("length", [9, CPU_FUSED_FROM + 3])
+def test_causality_the_future_has_no_influence(options, length):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=True, **options)
+    x = torch.randn(1, length, D)
+    changed = x.clone()
+    changed[:, 5:] = torch.randn(1, length - 5, D)
+    before, after = attention(x)[0], attention(changed)[0]
+    torch.testing.assert_close(before[:, :5], after[:, :5], atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [12, CPU_FUSED_FROM + 3])
+def test_window_bounds_influence_exactly(causal, length):
+    torch.manual_seed(0)
+    window, changed_at = 3, 6
+    attention = MultiHeadAttention(D, H, causal=causal, window=window)
+    x = torch.randn(1, length, D)
+    changed = x.clone()
+    changed[:, changed_at] += 1
+    moved = (attention(x)[0] - attention(changed)[0]).abs().amax(-1)[0] > 1e-5
+    expected = {i for i in range(length) if abs(i - changed_at) <= window and (i >= changed_at or not causal)}
+    assert set(moved.nonzero().flatten().tolist()) == expected
+
+
+def test_window_as_wide_as_the_sentence_is_global():
+    torch.manual_seed(0)
+    wide, full = MultiHeadAttention(D, H, window=8), MultiHeadAttention(D, H)
+    full.load_state_dict(wide.state_dict())
+    x = torch.randn(2, 9, D)
+    torch.testing.assert_close(wide(x)[0], full(x)[0])
+
+
+def test_padding_changes_nothing():
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H)
+    x = torch.randn(1, 5, D)
+    ids = torch.tensor([[4, 5, 6, 7, 8, 0, 0]])
+    padded = torch.cat([x, torch.randn(1, 2, D)], dim=1)
+    torch.testing.assert_close(attention(padded, mask=padding_mask(ids, 0))[0][:, :5], attention(x)[0])
+
+
+@pytest.mark.parametrize("options", variants())
+def test_cached_steps_equal_the_full_pass_under_reordering(options):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=True, **options)
+    if attention.relative is not None:
+        nn.init.normal_(attention.relative.bias.weight)
+    x = torch.randn(4, 40, D)  # more tokens than a cache first has room for
+    cache = KeyValueCache()
+    steps = []
+    for t in range(40):
+        if t in (3, 17):
+            order = torch.tensor([2, 0, 0, 3])
+            x, steps = x[order], [step[order] for step in steps]
+            cache.reorder(order)
+        steps.append(attention(x[:, t : t + 1], cache=cache)[0])
+    torch.testing.assert_close(torch.cat(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
+    assert cache.length == 40
+
+
+def test_cache_takes_several_tokens_at_once():
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=True)
+    x = torch.randn(2, 9, D)
+    cache = KeyValueCache()
+    parts = [attention(part, cache=cache)[0] for part in x.split([4, 3, 2], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), attention(x)[0], atol=1e-6, rtol=1e-5)
+
+
+def test_dropout_acts_in_training_alone():
+    attention = MultiHeadAttention(D, H, dropout=0.5)
+    x = torch.randn(2, 6, D)
+    torch.manual_seed(1)
+    assert not torch.allclose(attention(x)[0], attention(x)[0])
+    attention.eval()
+    torch.testing.assert_close(attention(x)[0], attention(x)[0])

@@ -1,0 +1,119 @@
+"""Batches keep their budget, lose nobody, and are a function of seed and epoch."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, SHARED_DATASETS
+from translator.batching import BatchSource, collate, plan_batches
+from translator.errors import UserError
+from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
+
+
+def padding_of(plan: list[np.ndarray], source: np.ndarray, target: np.ndarray) -> float:
+    cells = sum(len(rows) * (source[rows].max() + target[rows].max()) for rows in plan)
+    return 1 - (source.sum() + target.sum()) / cells
+
+
+@given(LENGTHS, st.integers(60, 500), st.integers(0, 3))
+def test_every_sentence_once_and_never_over_the_budget(lengths, max_tokens, epoch):
+    source, target = np.array(lengths).T
+    plan = plan_batches(source, target, max_tokens=max_tokens, seed=1, epoch=epoch)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(len(lengths)))
+    for rows in plan:
+        assert len(rows) * max(source[rows].max(), target[rows].max()) <= max_tokens
+
+
+def test_a_plan_is_a_function_of_seed_and_epoch():
+    source, target = np.random.default_rng(0).integers(3, 40, (2, 500))
+
+    def plan(seed: int, epoch: int) -> list[list[int]]:
+        return [rows.tolist() for rows in plan_batches(source, target, max_tokens=300, seed=seed, epoch=epoch)]
+
+    assert plan(1, 0) == plan(1, 0)
+    assert plan(1, 0) != plan(1, 1)
+    assert plan(1, 0) != plan(2, 0)
+
+
+@pytest.mark.parametrize("max_tokens", [1024, 4096])
+def test_padding_stays_under_five_percent(max_tokens):
+    rng = np.random.default_rng(0)
+    source = rng.gamma(7, 2, 20_000).astype(int) + 2
+    target = np.maximum(2, source + rng.normal(0, 3, 20_000).astype(int))
+    plan = plan_batches(source, target, max_tokens=max_tokens, seed=1, epoch=0)
+    assert padding_of(plan, source, target) < 0.05
+
+
+def test_padding_of_real_sentences_stays_under_five_percent():
+    file = SHARED_DATASETS / "multi30k" / "train.jsonl.gz"
+    if not file.is_file():
+        pytest.skip(f"{file} is not there")
+    rows = [json.loads(line) for line in gzip.open(file, "rt", encoding="utf-8")]
+    source, target = (np.array([len(row[language].split()) + 1 for row in rows]) for language in ("en", "de"))
+    plan = plan_batches(source, target, max_tokens=4096, seed=1, epoch=0)
+    assert padding_of(plan, source, target) < 0.05
+
+
+def test_a_sentence_longer_than_the_budget_is_named():
+    with pytest.raises(UserError, match="sentence 2"):
+        plan_batches(np.array([3, 50]), np.array([3, 4]), max_tokens=40, seed=1, epoch=0)
+
+
+def test_collate_shifts_pads_and_counts():
+    batch = collate([[5, 6, EOS_ID], [7, EOS_ID]], [[8, EOS_ID], [9, 10, 11, EOS_ID]])
+    assert batch.source.tolist() == [[5, 6, EOS_ID], [7, EOS_ID, PAD_ID]]
+    assert batch.target_in.tolist() == [[BOS_ID, 8, EOS_ID, PAD_ID], [BOS_ID, 9, 10, 11]]
+    assert batch.target_out.tolist() == [[8, EOS_ID, PAD_ID, PAD_ID], [9, 10, 11, EOS_ID]]
+    assert batch.num_tokens == int(batch.real.sum()) == 6
+    assert batch.padding == pytest.approx(1 - 11 / 14)
+
+
+def tokenised(tokenizer: Tokenizer) -> Dataset:
+    source, target = (tokenizer.encode(side) for side in zip(*PAIRS, strict=True))
+    return Dataset.from_dict({
+        "source": [s for s, _ in PAIRS], "target": [t for _, t in PAIRS], "source_ids": source, "target_ids": target,
+        "source_length": list(map(len, source)), "target_length": list(map(len, target))})
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.2])
+def test_an_epoch_can_be_taken_up_anywhere(tokenizer, sampling):
+    def source() -> BatchSource:
+        return BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=1, sampling=sampling)
+
+    whole = list(source().batches(3))
+    rest = list(source().batches(3, start=2))
+    assert len(whole) > 4
+    assert len(rest) == len(whole) - 2
+    for a, b in zip(whole[2:], rest, strict=True):
+        assert torch.equal(a.source, b.source)
+        assert torch.equal(a.target_out, b.target_out)
+
+
+def test_sampled_batches_vary_keep_the_budget_and_the_text(tokenizer):
+    source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=1, sampling=0.1)
+    seen = set()
+    for epoch in (0, 1):
+        texts = []
+        for batch in source.batches(epoch):
+            assert max(batch.source.numel(), batch.target_out.numel()) <= 300
+            texts += tokenizer.decode(batch.source.tolist())
+            seen |= {tuple(row) for row in batch.source.tolist()}
+        assert sorted(texts) == sorted(s for s, _ in PAIRS)
+    assert len(seen) > 1.5 * len(PAIRS)
+
+
+def test_the_largest_batch_has_the_most_cells(tokenizer):
+    source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=1)
+    cells = [b.source.numel() + b.target_out.numel() for b in source.batches(0)]
+    largest = source.largest()
+    assert largest.source.numel() + largest.target_out.numel() == max(cells)

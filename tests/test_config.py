@@ -1,0 +1,119 @@
+"""Every option has its type and bounds, one place that explains it, and an error that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import get_type_hints
+
+import pytest
+
+from tests.conftest import ROOT, composed, run_config
+from translator.config import (
+    EvaluateConfig,
+    ModelConfig,
+    RunConfig,
+    TranslateConfig,
+    build,
+    from_hydra,
+    load_config,
+    to_yaml,
+)
+from translator.errors import UserError
+
+CONF = ROOT / "conf"
+GROUPS = ("data", "tokenizer", "model", "optim", "train", "search")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_preset_composes(group):
+    for path in (CONF / group).glob("*.yaml"):
+        extra = ["data.train=x.tsv"] if path.stem == "files" else []
+        assert isinstance(run_config(f"{group}={path.stem}", *extra), RunConfig)
+
+
+@pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_composes_and_tells_what_it_measured(path):
+    assert isinstance(run_config(f"experiment={path.stem}"), RunConfig)
+    header = path.read_text().split("\n# @package")[0]
+    for needed in ("make train", "sacreBLEU", "minutes", "tok:13a"):
+        assert needed in header, f"{path}: its header lacks {needed}"
+
+
+def test_the_other_scripts_compose():
+    assert from_hydra(EvaluateConfig, composed("evaluate")).split == "test"
+    assert from_hydra(TranslateConfig, composed("translate", "search=greedy")).search.beam_size == 1
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_option_is_explained_once_above_its_default(group):
+    text = {path: path.read_text().splitlines() for path in (CONF / group).glob("*.yaml")}
+    for option in get_type_hints(get_type_hints(RunConfig)[group]):
+        explained = []
+        for path, lines in text.items():
+            for number, line in enumerate(lines):
+                if re.match(rf"{option}:", line):
+                    above = number - 1
+                    while re.match(r"\w+:", lines[above]):  # options that share a comment stand together
+                        above -= 1
+                    if lines[above].startswith("#"):
+                        explained.append(path.name)
+        assert explained, f"{group}.{option} is not explained"
+
+
+@pytest.mark.parametrize(("override", "named"), [
+    ("data.holdout=0", "data.holdout"), ("data.max_ratio=0.5", "data.max_ratio"), ("data.target=en", "data.source"),
+    ("data.limit=0", "data.limit"), ("data.train=7", "data.train"), ("data.train=null", "data.train"),
+    ("tokenizer.vocab_size=1e4", "tokenizer.vocab_size"), ("tokenizer.model_type=wordpiece", "tokenizer.model_type"),
+    ("tokenizer.sampling=2", "tokenizer.sampling"), ("tokenizer.joint=maybe", "tokenizer.joint"),
+    ("model.d_model=100", "model.d_model"), ("model.dropout=1", "model.dropout"), ("model.num_heads=0", "model.num_heads"),
+    ("model.norm=sandwich", "model.norm"), ("model.encoder_window=[1,2]", "model.encoder_window"),
+    ("model.decoder_window=0", "model.decoder_window"), ("model.encoder_layers=true", "model.encoder_layers"),
+    ("optim.lr=0", "optim.lr"), ("optim.betas=[0.9]", "optim.betas"), ("optim.betas=0.9", "optim.betas"),
+    ("optim.schedule=step", "optim.schedule"), ("optim.clip_norm=-1", "optim.clip_norm"),
+    ("optim.ema_decay=1", "optim.ema_decay"), ("train.batch_tokens=0", "train.batch_tokens"),
+    ("train.batch_tokens=many", "train.batch_tokens"), ("train.label_smoothing=1", "train.label_smoothing"),
+    ("train.metric=accuracy", "train.metric"), ("train.max_epochs=-2", "train.max_epochs"),
+    ("search.n_best=9", "search.n_best"), ("search.length_penalty=-1", "search.length_penalty"),
+    ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
+    ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied")])
+def test_a_wrong_value_is_named_in_one_line(override, named):
+    with pytest.raises(UserError, match=re.escape(named)) as caught:
+        run_config(override)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_limit_at_all_is_refused():
+    with pytest.raises(UserError, match="train.max_updates"):
+        run_config("train.max_epochs=null", "train.max_minutes=null", "train.max_updates=null")
+
+
+def test_bpe_has_no_sampling():
+    with pytest.raises(UserError, match="tokenizer.model_type=unigram"):
+        run_config("tokenizer=bpe", "tokenizer.sampling=0.2")
+
+
+def test_a_misspelt_option_is_told_the_nearest():
+    values = dataclasses.asdict(run_config().model)
+    values["num_head"] = values.pop("num_heads")
+    with pytest.raises(UserError, match="did you mean model.num_heads"):
+        build(ModelConfig, values, "model.")
+
+
+def test_yaml_round_trip(tmp_path):
+    config = run_config("model.encoder_window=[3,null,3,null]", "data.train=[a.en,a.de]", "data.path=null", "data.limit=10")
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert load_config(RunConfig, tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- 1\n- 2\n", "model: 3\n", "\x00\x01", "name: x\n"])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match="config.yaml"):
+        load_config(RunConfig, path)
+
+
+def test_a_configuration_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        run_config().seed = 3  # type: ignore[misc]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import sacrebleu
+
+from translator.metrics import LENGTH_BOUNDS, better, paired_bootstrap, score, scores_by_length, sentence_chrf
+
+REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
+CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]
+FAR = [" ".join(reversed(text.split())) for text in REFERENCES]
+
+
+def test_scores_are_sacrebleu_s_own() -> None:
+    scores = score(CLOSE, REFERENCES)
+    assert list(scores) == ["bleu", "chrf", "ter"]
+    assert scores["bleu"].value == sacrebleu.corpus_bleu(CLOSE, [REFERENCES]).score
+    assert scores["chrf"].value == sacrebleu.corpus_chrf(CLOSE, [REFERENCES]).score
+    assert scores["ter"].value == sacrebleu.corpus_ter(CLOSE, [REFERENCES]).score
+
+
+def test_signatures_say_how_a_score_was_made() -> None:
+    for value in score(CLOSE, REFERENCES).values():
+        assert "nrefs:1" in value.signature
+        assert f"version:{sacrebleu.__version__}" in value.signature
+
+
+def test_a_perfect_output_has_perfect_scores() -> None:
+    assert [round(value.value, 6) for value in score(REFERENCES, REFERENCES).values()] == [100, 100, 0]
+
+
+def test_no_sentences_have_no_score() -> None:
+    with pytest.raises(ValueError, match="no sentences"):
+        score([], [])
+
+
+@pytest.mark.parametrize(("metric", "high_wins"), [("bleu", True), ("chrf", True), ("ter", False), ("loss", False)])
+def test_which_way_is_better(metric: str, high_wins: bool) -> None:
+    assert better(metric, 2.0, 1.0) is high_wins
+    assert better(metric, 1.0, 2.0) is not high_wins
+    assert not better(metric, 1.0, 1.0)
+
+
+def test_each_sentence_falls_into_the_group_of_its_length() -> None:
+    lengths = [0, 1, *(bound + i for bound in LENGTH_BOUNDS for i in (0, 1)), 300]
+    texts = [" ".join(["x"] * length) for length in lengths]
+    parts = scores_by_length(texts, texts, texts)
+    assert sum(part.count for part in parts) == len(texts)
+    assert (parts[0].lengths, parts[0].count) == ("1 to 5", 3)
+    assert (parts[1].lengths, parts[1].count) == ("6 to 10", 2)
+    assert (parts[-1].lengths, parts[-1].count) == ("over 50", 2)
+
+
+def test_groups_are_scored_by_themselves_and_empty_ones_left_out() -> None:
+    short, long = "one two three four", " ".join(["word"] * 25)
+    parts = scores_by_length([short, long], [short, "wrong"], [short, long])
+    assert [(part.lengths, part.count) for part in parts] == [("1 to 5", 1), ("21 to 30", 1)]
+    assert parts[0].bleu == pytest.approx(100)
+    assert parts[1].bleu < 1
+
+
+def test_sentence_chrf_ranks_bad_below_good() -> None:
+    assert sentence_chrf("", "Haus") < sentence_chrf("Hauz", "Haus") < sentence_chrf("Haus", "Haus") == 100
+
+
+def test_bootstrap_tells_a_real_difference_from_none() -> None:
+    rows = {(row.metric, row.system): row for row in paired_bootstrap(
+        [("base", CLOSE), ("same", list(CLOSE)), ("worse", FAR)], REFERENCES)}
+    assert len(rows) == 9
+    for metric in ("bleu", "chrf", "ter"):
+        assert rows[metric, "base"].p_value is None
+        same, worse = rows[metric, "same"].p_value, rows[metric, "worse"].p_value
+        assert same is not None
+        assert same > 0.5
+        if metric != "chrf":  # the order of words means little to characters
+            assert worse is not None
+            assert worse < 0.01
+        assert rows[metric, "base"].value == score(CLOSE, REFERENCES)[metric].value
+
+
+def test_bootstrap_repeats_itself() -> None:
+    systems = [("a", CLOSE), ("b", FAR)]
+    assert paired_bootstrap(systems, REFERENCES) == paired_bootstrap(systems, REFERENCES)

@@ -1,0 +1,218 @@
+"""The layers against torch's own, and the contracts of step-wise decoding, padding, tying and dropout."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from tests.conftest import ROOT, model_config, random_model, run_config
+from tests.test_attention import copied
+from translator.attention import causal_mask
+from translator.device import autocast
+from translator.layers import DecoderLayer, EncoderLayer, GatedFeedForward
+from translator.model import Transformer
+
+VARIANTS = [
+    {"positions": positions, "norm": norm, "encoder_window": window, "decoder_window": window}
+    for positions, norm, window in itertools.product(
+        ("sinusoidal", "learned", "rotary", "relative"), ("pre", "post"), (None, [2, None]))
+] + [{"activation": "swiglu", "encoder_layers": 3, "decoder_layers": 1, "tied": "target"}, {"activation": "gelu", "tied": "none"}]
+
+
+@pytest.fixture
+def pair() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    source, target = torch.randint(4, 40, (3, 7)), torch.randint(4, 40, (3, 9))
+    source[1, 5:] = 0
+    return source, target
+
+
+def copy_residual(ours: nn.Module, norm: nn.LayerNorm) -> None:
+    ours.norm.load_state_dict(norm.state_dict())
+
+
+@pytest.mark.parametrize(("norm", "activation"), list(itertools.product(("pre", "post"), ("relu", "gelu"))))
+def test_layers_equal_torch_transformer_layers(norm, activation):
+    torch.manual_seed(0)
+    config = model_config(norm=norm, activation=activation)
+    options = {"dropout": 0.0, "activation": activation, "norm_first": norm == "pre", "batch_first": True}
+    theirs = nn.TransformerEncoderLayer(32, 4, 48, **options)
+    ours = EncoderLayer(config, None)
+    ours.self_attention = copied(theirs.self_attn)
+    ours.feed_forward.inner, ours.feed_forward.outer = theirs.linear1, theirs.linear2
+    copy_residual(ours.around_attention, theirs.norm1)
+    copy_residual(ours.around_feed_forward, theirs.norm2)
+    x, real = torch.randn(3, 7, 32), torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
+    expected = theirs(x, src_key_padding_mask=~real)
+    torch.testing.assert_close(ours(x, real[:, None, None])[real], expected[real], atol=2e-6, rtol=1e-4)
+
+    their_decoder = nn.TransformerDecoderLayer(32, 4, 48, **options)
+    decoder = DecoderLayer(config, None)
+    decoder.self_attention = copied(their_decoder.self_attn, causal=True)
+    decoder.cross_attention = copied(their_decoder.multihead_attn)
+    decoder.feed_forward.inner, decoder.feed_forward.outer = their_decoder.linear1, their_decoder.linear2
+    for residual, layer_norm in zip(
+            (decoder.around_self, decoder.around_cross, decoder.around_feed_forward),
+            (their_decoder.norm1, their_decoder.norm2, their_decoder.norm3), strict=True):
+        copy_residual(residual, layer_norm)
+    y = torch.randn(3, 5, 32)
+    expected = their_decoder(y, x, tgt_mask=~causal_mask(5, 5), memory_key_padding_mask=~real)
+    torch.testing.assert_close(decoder(y, x, real[:, None, None])[0], expected, atol=2e-6, rtol=1e-4)
+
+
+def test_whole_model_equals_torch_transformer(pair):
+    source, target = pair
+    model = random_model(model_config(norm="post"))
+    theirs = nn.Transformer(32, 4, 2, 2, 48, dropout=0.0, batch_first=True)
+    theirs.encoder.norm = theirs.decoder.norm = None
+    with torch.no_grad():
+        for ours_side, theirs_side in ((model.encoder, theirs.encoder.layers), (model.decoder, theirs.decoder.layers)):
+            for ours_layer, their_layer in zip(ours_side, theirs_side, strict=True):
+                copy_into_torch(ours_layer, their_layer)
+    real = source != 0
+    hidden = theirs(
+        model.source_embedding(source), model.target_embedding(target), tgt_mask=~causal_mask(9, 9),
+        src_key_padding_mask=~real, memory_key_padding_mask=~real)
+    expected = hidden @ model.output.weight.T
+    torch.testing.assert_close(model(source, target), expected, atol=1e-4, rtol=1e-4)
+
+
+def copy_into_torch(ours: nn.Module, theirs: nn.Module) -> None:
+    attentions = [(ours.self_attention, theirs.self_attn)]
+    residuals = [(ours.around_feed_forward, theirs.norm2), (getattr(ours, "around_attention", None), theirs.norm1)]
+    if isinstance(ours, DecoderLayer):
+        attentions.append((ours.cross_attention, theirs.multihead_attn))
+        residuals = [(ours.around_self, theirs.norm1), (ours.around_cross, theirs.norm2), (ours.around_feed_forward, theirs.norm3)]
+    for mine, other in attentions:
+        other.in_proj_weight.copy_(torch.cat([mine.W_q.weight, mine.W_k.weight, mine.W_v.weight]))
+        other.in_proj_bias.copy_(torch.cat([mine.W_q.bias, mine.W_k.bias, mine.W_v.bias]))
+        other.out_proj.load_state_dict(mine.W_o.state_dict())
+    for residual, norm in residuals:
+        norm.load_state_dict(residual.norm.state_dict())
+    theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
+    theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
+
+
+def test_swiglu_is_its_formula():
+    layer = GatedFeedForward(model_config(activation="swiglu"))
+    x = torch.randn(2, 3, 32)
+    gate = layer.gate(x)
+    torch.testing.assert_close(layer(x), layer.outer(gate * torch.sigmoid(gate) * layer.inner(x)))
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_steps_with_a_cache_equal_the_full_pass(changes, pair):
+    source, target = pair
+    model = random_model(model_config(**changes))
+    full = model(source, target)
+    state = model.start(model.encode(source), source != 0)
+    steps = [model.decode_step(target[:, t : t + 1], state) for t in range(target.size(1))]
+    torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("changes", VARIANTS[::3])
+def test_hypotheses_share_a_source_and_survive_reordering(changes, pair):
+    source, target = pair
+    model = random_model(model_config(**changes))
+    state = model.start(model.encode(source), source != 0)
+    model.decode_step(target[:, :1], state)
+    state.reorder(torch.zeros(3, 4, dtype=torch.long))  # one hypothesis becomes four
+    hypotheses = target[:, None, :1].expand(-1, 4, -1)
+    for t in range(5):
+        tokens = torch.randint(4, 40, (len(source), 4))
+        hypotheses = torch.cat([hypotheses, tokens[:, :, None]], dim=2)
+        logits = model.decode_step(tokens, state)
+        for k in range(4):
+            torch.testing.assert_close(logits[:, k], model(source, hypotheses[:, k])[:, -1], atol=2e-5, rtol=1e-4)
+        parents = torch.randint(0, 4, (len(source), 4))
+        state.reorder(parents)
+        hypotheses = hypotheses.gather(1, parents[:, :, None].expand_as(hypotheses))
+        if t == 2:  # sentence 1 is done; the others change places
+            keep = torch.tensor([2, 0])
+            state.select(keep)
+            hypotheses, source = hypotheses[keep], source[keep]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_neighbours_and_padding_change_nothing(changes, pair):
+    source, target = pair
+    model = random_model(model_config(**changes))
+    together = model(source, target)
+    torch.testing.assert_close(model(source[1:2, :5], target[1:2, :6])[0], together[1, :6], atol=2e-5, rtol=1e-4)
+
+
+def test_projecting_real_positions_alone_gives_their_logits(pair):
+    source, target = pair
+    model = random_model()
+    real = torch.rand(3, 9) < 0.6
+    torch.testing.assert_close(model(source, target, real), model(source, target)[real])
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])
+def test_any_length_works(positions):
+    model = random_model(model_config(positions=positions))
+    with torch.inference_mode():
+        assert model(torch.randint(4, 40, (1, 1100)), torch.randint(4, 40, (1, 700))).isfinite().all()
+
+
+def test_bf16_autocast_stays_close(pair):
+    model = random_model()
+    with autocast(torch.device("cpu"), torch.bfloat16):
+        half = model(*pair)
+    torch.testing.assert_close(half.float(), model(*pair), atol=0.15, rtol=0.1)
+
+
+def test_tying_shares_what_it_says():
+    three, two, none = (Transformer(model_config(tied=tied), 40, 40) for tied in ("all", "target", "none"))
+    assert three.source_embedding.tokens.weight is three.target_embedding.tokens.weight is three.output.weight
+    assert two.source_embedding.tokens.weight is not two.target_embedding.tokens.weight
+    assert two.target_embedding.tokens.weight is two.output.weight
+    assert none.target_embedding.tokens.weight is not none.output.weight
+    counts = [sum(p.numel() for p in model.parameters()) for model in (three, two, none)]
+    assert counts[1] - counts[0] == counts[2] - counts[1] == 40 * 32
+
+
+@pytest.mark.parametrize("where", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_acts_in_training_alone(where, pair):
+    model = random_model(model_config(**{where: 0.4}))
+    torch.testing.assert_close(model(*pair), model(*pair))
+    model.train()
+    assert not torch.allclose(model(*pair), model(*pair))
+
+
+def test_initial_weights_follow_their_source_and_the_seed():
+    torch.manual_seed(3)
+    model = Transformer(model_config(d_model=64, d_ff=128), 2000, 2000)
+    assert model.output.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    bound = (6 / (64 + 128)) ** 0.5  # Xavier uniform
+    inner = model.encoder[0].feed_forward.inner
+    assert 0.95 * bound < inner.weight.abs().max().item() <= bound
+    assert not inner.bias.any()
+    torch.manual_seed(3)
+    again = Transformer(model_config(d_model=64, d_ff=128), 2000, 2000)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("name", "vocab", "millions"), [("tiny", 10_000, 2.6), ("base", 37_000, 63), ("big", 37_000, 214)])
+def test_presets_have_the_sizes_of_their_papers(name, vocab, millions):
+    with torch.device("meta"):
+        model = Transformer(run_config(f"model={name}").model, vocab, vocab)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.02)
+
+
+def test_attention_weights_of_each_layer_on_request(pair):
+    source, target = pair
+    model = random_model()
+    mask = (source != 0)[:, None, None]
+    hidden, weights = model.decode(target, model.encode(source), mask, need_weights=True)
+    torch.testing.assert_close(hidden, model.decode(target, model.encode(source), mask)[0])
+    assert [w.shape for w in weights] == [(3, 4, 9, 7)] * 2
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(3, 4, 9))
+    assert not weights[0][1, :, :, 5:].any()
+
+
+def test_every_preset_is_tested_here():
+    assert {path.stem for path in (ROOT / "conf" / "model").glob("*.yaml")} == {"tiny", "small", "base", "big"}

@@ -1,0 +1,54 @@
+"""Schedules by their laws, decay where it belongs, and the moving average by its formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.conftest import random_model, run_config
+from translator.optim import WeightAverage, build_optimizer, learning_rate
+
+
+def options(**changes: object):
+    return run_config(*(f"optim.{name}={value}" for name, value in changes.items())).optim
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
+def test_schedules_rise_linearly_to_the_peak_then_never_rise(schedule):
+    config = options(schedule=schedule, lr=0.01, warmup_updates=100)
+    rates = [learning_rate(config, update, update / 1000) for update in range(1, 1001)]
+    assert rates[49] == pytest.approx(0.005)
+    assert rates[99] == pytest.approx(max(rates)) == pytest.approx(0.01)
+    assert all(b <= a for a, b in zip(rates[100:], rates[101:], strict=False))
+    ends = {"inverse_sqrt": 0.01 * (100 / 1000) ** 0.5, "cosine": 0.0, "linear": 0.0, "constant": 0.01}
+    assert rates[-1] == pytest.approx(ends[schedule], abs=1e-9)
+
+
+def test_no_warmup_starts_at_the_peak():
+    assert learning_rate(options(schedule="cosine", lr=0.01, warmup_updates=0), 1, 0.0) == pytest.approx(0.01)
+
+
+def test_weight_decay_shrinks_matrices_alone():
+    model = random_model()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = build_optimizer(model, options(weight_decay=0.5, lr=0.1))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        factor = 0.95 if parameter.dim() >= 2 else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * factor)
+
+
+def test_weight_average_follows_its_formula():
+    model = nn.Linear(1, 1, bias=False)
+    average = WeightAverage(model, 0.9)
+    expected = model.weight.item()
+    for update in range(1, 200):
+        with torch.no_grad():
+            model.weight.fill_(update)
+        average.update(model, update)
+        decay = min(0.9, (1 + update) / (10 + update))
+        expected = decay * expected + (1 - decay) * update
+    assert average.weights["weight"].item() == pytest.approx(expected, rel=1e-4)

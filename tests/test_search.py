@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import model_config, random_model, search_config
+from translator.batching import pad
+from translator.config import SearchConfig
+from translator.search import NEVER, Hypothesis, length_penalty, max_lengths, search
+from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID
+
+VOCAB = 7  # four special ids and three words
+WORDS = range(EOS_ID + 1, VOCAB)
+LIMIT = 4  # tokens before EOS: 121 outputs in all, few enough to try each
+EXHAUSTIVE = 1000  # a beam wider than there are hypotheses
+
+Prefix = tuple[int, ...]
+
+
+class ToyState:
+    def __init__(self, sources: list[int]) -> None:
+        self.sources = sources
+        self.prefixes: list[list[Prefix]] = [[()] for _ in sources]
+
+    def reorder(self, parents: Tensor) -> None:
+        self.prefixes = [[row[k] for k in kept] for row, kept in zip(self.prefixes, parents.tolist(), strict=True)]
+
+    def select(self, sentences: Tensor) -> None:
+        self.sources = [self.sources[i] for i in sentences.tolist()]
+        self.prefixes = [self.prefixes[i] for i in sentences.tolist()]
+
+
+class Toy:
+    """A language model that is a table: logits as a function of the source's first token and of all tokens so far."""
+
+    def __init__(self, logits: Callable[[int, Prefix], Tensor]) -> None:
+        self.logits = cache(logits)
+        self.steps = 0
+        self.most_sentences: list[int] = []
+
+    def encode(self, source: Tensor) -> Tensor:
+        return source
+
+    def start(self, memory: Tensor, mask: Tensor) -> ToyState:
+        return ToyState(memory[:, 0].tolist())
+
+    def decode_step(self, tokens: Tensor, state: ToyState) -> Tensor:
+        self.steps += 1
+        self.most_sentences.append(len(tokens))
+        state.prefixes = [
+            [prefix + (token,) for prefix, token in zip(prefixes, new, strict=True)]
+            for prefixes, new in zip(state.prefixes, tokens.tolist(), strict=True)]
+        return torch.stack([
+            torch.stack([self.logits(source, prefix) for prefix in prefixes])
+            for source, prefixes in zip(state.sources, state.prefixes, strict=True)])
+
+
+def random_toy(seed: int, *, vocab: int = VOCAB) -> Toy:
+    def logits(source: int, prefix: Prefix) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((seed, source, prefix)) % 2**31)  # tuples of ints hash alike everywhere
+        return 2 * torch.randn(vocab, generator=generator)
+
+    return Toy(logits)
+
+
+def constant_toy(**logits: float) -> Toy:
+    """The same distribution at each step: logits by id, as in `t3=5`; every other one is 0."""
+    row = torch.zeros(VOCAB)
+    for name, value in logits.items():
+        row[int(name[1:])] = value
+    return Toy(lambda source, prefix: row)
+
+
+def toy_config(**changes: object) -> SearchConfig:
+    return search_config(**({"max_length_ratio": 0, "max_length_extra": LIMIT} | changes))
+
+
+def sources(*firsts: int) -> Tensor:
+    return torch.tensor([[first, EOS_ID] for first in firsts])
+
+
+def every_output(toy: Toy, source: int, min_length: int = 0) -> Iterator[tuple[Prefix, float]]:
+    """Each possible output with its log-probability, EOS among its tokens."""
+    def extend(prefix: Prefix, total: float) -> Iterator[tuple[Prefix, float]]:
+        log_probabilities = toy.logits(source, prefix).double().log_softmax(-1).tolist()
+        length = len(prefix) - 1
+        if length >= min_length or length == LIMIT:
+            yield prefix[1:], total + log_probabilities[EOS_ID]
+        if length < LIMIT:
+            for token in WORDS:
+                yield from extend((*prefix, token), total + log_probabilities[token])
+
+    yield from extend((BOS_ID,), 0.0)
+
+
+def brute_force(toy: Toy, source: int, alpha: float, min_length: int = 0) -> list[tuple[float, Prefix]]:
+    """Every output by its score, computed with the formula of the paper, best first."""
+    scored = ((p / ((5 + len(ids) + 1) / 6) ** alpha, ids) for ids, p in every_output(toy, source, min_length))
+    return sorted(scored, reverse=True)
+
+
+def ids_of(found: list[list[Hypothesis]]) -> list[list[Prefix]]:
+    return [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in found]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])
+@pytest.mark.parametrize("n_best", [1, 4])
+@pytest.mark.parametrize("min_length", [0, 2])
+def test_a_wide_beam_finds_what_trying_every_output_finds(alpha: float, n_best: int, min_length: int) -> None:
+    for seed in range(6):
+        toy = random_toy(seed)
+        config = toy_config(beam_size=EXHAUSTIVE, n_best=n_best, length_penalty=alpha, min_length=min_length)
+        for source, found in zip((4, 5, 6), search(toy, sources(4, 5, 6), config), strict=True):
+            best = brute_force(toy, source, alpha, min_length)[:n_best]
+            assert [h.ids for h in found] == [ids for _, ids in best]
+            assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-4)
+
+
+def test_all_outputs_come_when_all_are_asked_for() -> None:
+    toy = random_toy(1)
+    [found] = search(toy, sources(4), toy_config(beam_size=EXHAUSTIVE, n_best=EXHAUSTIVE))
+    assert [h.ids for h in found] == [ids for _, ids in brute_force(toy, 4, 1.0)]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
+def test_stopping_early_loses_nothing(alpha: float) -> None:
+    """A search for as many outputs as it has places goes on to the end: it must not find a better one."""
+    early = 0
+    for seed in range(20):
+        impatient, patient = random_toy(seed), random_toy(seed)
+        config = {"beam_size": 5, "length_penalty": alpha}
+        [first] = search(impatient, sources(4), toy_config(**config, n_best=1))
+        [all_five] = search(patient, sources(4), toy_config(**config, n_best=5))
+        assert first[0] == all_five[0]
+        early += impatient.steps < patient.steps
+    assert early
+
+
+def test_the_search_waits_for_an_unlikely_start_that_a_long_output_makes_good() -> None:
+    """A strong length penalty lets a first token of probability 0.1, then certain ones, overtake an end of probability 0.5."""
+    first, later = torch.full((VOCAB,), 0.001), torch.full((VOCAB,), 1e-9)
+    first[EOS_ID], first[4], later[4] = 0.5, 0.1, 1.0
+    toy = Toy(lambda source, prefix: (first if len(prefix) == 1 else later).log())
+    toy_at_the_end = Toy(lambda source, prefix: toy.logits(source, prefix) if len(prefix) <= LIMIT else torch.eye(VOCAB)[EOS_ID] * 50)
+    [[best]] = search(toy_at_the_end, sources(4), toy_config(beam_size=2, length_penalty=5.0))
+    assert best.ids == (4,) * LIMIT
+
+
+def test_finished_outputs_take_places_and_the_next_best_fill_the_others() -> None:
+    """Of three places the end takes one; the two best words go on, the third does not, though it would win in the end."""
+    first = torch.tensor([0, 0, 0, 0.4, 0.3, 0.2, 0.1])
+    ends, goes_on = torch.eye(VOCAB)[EOS_ID] * 50, torch.zeros(VOCAB)
+    toy = Toy(lambda source, prefix: first.log() if len(prefix) == 1 else ends if prefix[1] == 6 else goes_on)
+    outputs = search(toy, sources(4), toy_config(beam_size=3, n_best=3, length_penalty=0.0))[0]
+    assert outputs[0].ids == ()
+    assert all(h.ids[0] in (4, 5) for h in outputs[1:])
+    wider = search(toy, sources(4), toy_config(beam_size=4, n_best=4, length_penalty=0.0))[0]
+    assert wider[1].ids == (6,)
+
+
+@pytest.mark.parametrize("beam_size", [2, 5])
+def test_a_longer_n_best_list_starts_with_the_shorter_one(beam_size: int) -> None:
+    for seed in range(10):
+        lists = [
+            search(random_toy(seed), sources(4, 5), toy_config(beam_size=beam_size, n_best=n)) for n in range(1, beam_size + 1)]
+        for shorter, longer in pairwise(lists):
+            assert all(b[: len(a)] == a for a, b in zip(shorter, longer, strict=True))
+
+
+def test_n_best_lists_are_sorted_and_distinct() -> None:
+    for seed in range(10):
+        for found in search(random_toy(seed), sources(4, 5), toy_config(beam_size=6, n_best=6)):
+            scores = [h.score for h in found]
+            assert scores == sorted(scores, reverse=True)
+            assert len({h.ids for h in found}) == len(found) > 1
+
+
+def greedy(toy: Toy, source: int) -> Prefix:
+    """The most probable token again and again, written as plainly as can be."""
+    prefix: Prefix = (BOS_ID,)
+    while len(prefix) - 1 < LIMIT:
+        logits = toy.logits(source, prefix).clone()
+        logits[NEVER,] = -torch.inf
+        token = int(logits.argmax())
+        if token == EOS_ID:
+            break
+        prefix += (token,)
+    return prefix[1:]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
+def test_beam_one_is_greedy(alpha: float) -> None:
+    for seed in range(20):
+        toy = random_toy(seed)
+        found = search(toy, sources(4, 5, 6), toy_config(beam_size=1, length_penalty=alpha))
+        assert ids_of(found) == [[greedy(toy, source)] for source in (4, 5, 6)]
+
+
+def test_a_beam_may_be_larger_than_the_vocabulary() -> None:
+    for vocab in (5, 6):  # one word, two words
+        [found] = search(random_toy(0, vocab=vocab), sources(4), toy_config(beam_size=50, n_best=50))
+        assert len({h.ids for h in found}) == sum((vocab - 4) ** length for length in range(LIMIT + 1))
+
+
+def test_an_output_may_end_at_once() -> None:
+    [[best]] = search(constant_toy(t3=20.0), sources(4), toy_config())
+    assert best.ids == ()
+    assert not best.hit_limit
+    assert best.log_probability == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_an_output_that_never_ends_is_ended_and_says_so(beam_size: int) -> None:
+    [[best]] = search(constant_toy(t4=20.0), sources(5), toy_config(beam_size=beam_size, length_penalty=5.0))
+    assert best.ids == (4,) * LIMIT
+    assert best.hit_limit
+
+
+def test_special_tokens_are_never_produced() -> None:
+    toy = constant_toy(t0=20.0, t1=20.0, t2=20.0)
+    for found in search(toy, sources(4), toy_config(beam_size=20, n_best=20)):
+        assert not {token for h in found for token in h.ids} & {*NEVER, EOS_ID}
+
+
+def test_outputs_keep_to_the_least_and_the_greatest_length() -> None:
+    [found] = search(random_toy(3), sources(4), toy_config(beam_size=EXHAUSTIVE, n_best=EXHAUSTIVE, min_length=2, max_length=3))
+    assert {len(h.ids) for h in found} == {2, 3}
+    assert all(h.hit_limit == (len(h.ids) == 3) for h in found)
+
+
+def test_the_greatest_length_wins_over_the_least() -> None:
+    [[best]] = search(constant_toy(t4=9.0), sources(4), toy_config(min_length=10))
+    assert len(best.ids) == LIMIT
+
+
+def test_the_longest_output_follows_from_a_sentence_s_own_length() -> None:
+    source = torch.tensor([[5, 5, 5, EOS_ID], [5, EOS_ID, PAD_ID, PAD_ID]])
+    config = search_config(max_length_ratio=1.5, max_length_extra=3)
+    assert max_lengths(source, config).tolist() == [9, 6]
+    assert max_lengths(source, search_config(max_length_ratio=1.5, max_length_extra=3, max_length=7)).tolist() == [7, 6]
+
+
+def test_length_counts_eos_in_the_penalty() -> None:
+    assert length_penalty(1, 1.0) == 1
+    for found in search(random_toy(2), sources(4), toy_config(n_best=4, length_penalty=0.7)):
+        for h in found:
+            assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.7)
+
+
+def test_a_sentence_s_outputs_do_not_depend_on_the_others() -> None:
+    toy, config = random_toy(5), toy_config(n_best=3)
+    alone = [search(toy, sources(source), config)[0] for source in range(4, 12)]
+    assert search(toy, sources(*range(4, 12)), config) == alone
+    assert search(toy, sources(*reversed(range(4, 12))), config) == alone[::-1]
+
+
+def test_finished_sentences_leave_the_batch() -> None:
+    at_once, never = torch.zeros(VOCAB), torch.zeros(VOCAB)
+    at_once[EOS_ID] = never[4] = 20.0
+    toy = Toy(lambda source, prefix: at_once if source == 5 else never)
+    search(toy, sources(5, 6, 5, 5), toy_config(beam_size=2))
+    assert toy.most_sentences == [4, 1, 1, 1, 1]
+
+
+def test_no_sentences_give_no_outputs() -> None:
+    assert search(random_toy(0), torch.zeros(0, 2, dtype=torch.long), toy_config()) == []
+
+
+def test_half_precision_logits_are_normalised_in_float32() -> None:
+    full = random_toy(4)
+    half = Toy(lambda source, prefix: full.logits(source, prefix).bfloat16())
+    rounded = Toy(lambda source, prefix: full.logits(source, prefix).bfloat16().float())
+    assert search(half, sources(4, 5), toy_config(n_best=4)) == search(rounded, sources(4, 5), toy_config(n_best=4))
+
+
+# The real model
+
+SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID], [EOS_ID]]
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative"])
+def test_scores_are_the_full_model_s_log_probabilities(positions: str) -> None:
+    """Decoding with caches, reordered and thinned out, adds up to what one pass over the finished output gives."""
+    model = random_model(model_config(positions=positions))
+    with torch.no_grad():
+        for sentence, found in zip(SENTENCES, search(model, pad(SENTENCES), search_config(n_best=4)), strict=True):
+            for h in found:
+                logits = model(torch.tensor([sentence]), torch.tensor([[BOS_ID, *h.ids]]))[0]
+                expected = logits.log_softmax(-1)[torch.arange(len(h.ids) + 1), [*h.ids, EOS_ID]].sum()
+                assert h.log_probability == pytest.approx(expected.item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_neighbours_order_and_padding_change_no_translation(beam_size: int) -> None:
+    model, config = random_model(seed=3), search_config(beam_size=beam_size, n_best=beam_size)
+    together = search(model, pad(SENTENCES), config)
+    backwards = search(model, pad(SENTENCES[::-1]), config)[::-1]
+    wider = search(model, torch.nn.functional.pad(pad(SENTENCES), (0, 9), value=PAD_ID), config)
+    alone = [search(model, pad([sentence]), config)[0] for sentence in SENTENCES]
+    assert ids_of(together) == ids_of(backwards) == ids_of(wider) == ids_of(alone)
+    for a, b in zip(together, alone, strict=True):
+        assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-4)
+
+
+def test_greedy_search_with_a_model_is_argmax_of_the_full_pass() -> None:
+    model, config = random_model(seed=1), search_config(beam_size=1)
+    with torch.no_grad():
+        for sentence, [best] in zip(SENTENCES, search(model, pad(SENTENCES), config), strict=True):
+            ids: list[int] = []
+            while len(ids) < 2 * len(sentence) + 5:
+                logits = model(torch.tensor([sentence]), torch.tensor([[BOS_ID, *ids]]))[0, -1]
+                logits[NEVER,] = -torch.inf
+                if int(logits.argmax()) == EOS_ID:
+                    break
+                ids.append(int(logits.argmax()))
+            assert best.ids == tuple(ids)

@@ -1,0 +1,95 @@
+"""Round trips, special ids, sampling as a function of the seed, and clear refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+import sentencepiece as spm
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, ROOT, tokenizer_config
+from translator.errors import UserError
+from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer, train_tokenizer
+
+TEXTS = [text for pair in PAIRS for text in pair]
+MODELS = {
+    model_type: train_tokenizer(TEXTS, tokenizer_config(model_type=model_type)) for model_type in ("unigram", "bpe")}
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_training_text_comes_back(model_type):
+    tokenizer = MODELS[model_type]
+    ids = tokenizer.encode(TEXTS)
+    assert tokenizer.decode(ids) == TEXTS
+    assert all(sequence[-1] == EOS_ID and EOS_ID not in sequence[:-1] for sequence in ids)
+    assert len(tokenizer) == 320
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
+def test_byte_fallback_spells_any_character(text):
+    tokenizer = MODELS["unigram"]
+    ids = tokenizer.encode([text])[0]
+    assert UNK_ID not in ids
+    (again,) = tokenizer.decode([ids])
+    assert unicodedata.normalize("NFKC", again).split() == unicodedata.normalize("NFKC", tokenizer.decode(
+        tokenizer.encode([again]))[0]).split()  # what normalisation has made of it is stable
+
+
+def test_padding_leaves_no_trace():
+    tokenizer = MODELS["bpe"]
+    ids = tokenizer.encode(["She sees two trees."])[0]
+    assert tokenizer.decode([[*ids, PAD_ID, PAD_ID]]) == ["She sees two trees."]
+
+
+SAMPLE = """
+import sys
+from translator.tokenizer import Tokenizer
+from pathlib import Path
+print(Tokenizer.load(Path(sys.argv[1])).sample(["My brother finds three red apples."] * 5, alpha=0.1, seed=7))
+"""
+
+
+def test_sampling_is_a_function_of_the_seed_in_any_process(tmp_path):
+    tokenizer = MODELS["unigram"]
+    tokenizer.save(tmp_path / "m.model")
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", SAMPLE, str(tmp_path / "m.model")], capture_output=True, text=True, check=True,
+            cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
+    text = "My brother finds three red apples."
+    here = tokenizer.sample([text] * 5, alpha=0.1, seed=7)
+    assert printed == {f"{here}\n"}
+    assert here != tokenizer.sample([text] * 5, alpha=0.1, seed=8)
+    assert len({tuple(ids) for ids in here}) > 1
+    assert set(tokenizer.decode(here)) == {text}
+
+
+def test_a_larger_alpha_stays_nearer_the_best_segmentation():
+    tokenizer = MODELS["unigram"]
+    best = tokenizer.encode(TEXTS)
+
+    def kept(alpha: float) -> int:
+        return sum(a == b for a, b in zip(best, tokenizer.sample(TEXTS, alpha=alpha, seed=1), strict=True))
+
+    assert kept(0.05) < kept(0.5) < kept(1.0)
+
+
+def test_too_little_text_for_the_vocabulary_is_a_user_error():
+    with pytest.raises(UserError, match="tokenizer.vocab_size=5000"):
+        train_tokenizer(TEXTS, tokenizer_config(vocab_size=5000))
+
+
+def test_a_file_that_is_no_model_of_ours_is_refused(tmp_path):
+    junk = tmp_path / "junk.model"
+    junk.write_bytes(b"\x00\x01 nothing of the kind")
+    with pytest.raises(UserError, match=r"junk\.model"):
+        Tokenizer.load(junk)
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_prefix=str(tmp_path / "foreign"), vocab_size=60, minloglevel=2)
+    with pytest.raises(UserError, match="special ids"):
+        Tokenizer.load(tmp_path / "foreign.model")

@@ -12,13 +12,14 @@ from omegaconf import DictConfig
 from translator.checkpoint import RunFolder, newest_run
 from translator.config import EvaluateConfig, from_hydra
 from translator.data import load_split
-from translator.errors import UserError, run_command
+from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.sources import read_lines
 from translator.translate import Translator
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
+@one_line_errors()
 def main(composed: DictConfig) -> None:
     config = from_hydra(EvaluateConfig, composed)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -58,4 +59,5 @@ def require_same_languages(first: Path, second: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with one_line_errors():
+        main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from translator.errors import run_command
+from translator.errors import one_line_errors
 from translator.tatoeba import prepare_tatoeba
 
 
@@ -13,4 +13,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with one_line_errors():
+        main()

@@ -15,7 +15,7 @@ from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig, from_hydra
 from translator.data import Corpus, describe, prepare
 from translator.device import keep_freed_memory, resolve_device, resolve_precision
-from translator.errors import UserError, run_command
+from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.model import Transformer
@@ -30,6 +30,7 @@ MAY_CHANGE = {
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+@one_line_errors()
 def main(composed: DictConfig) -> None:
     config = from_hydra(RunConfig, composed)
     keep_freed_memory()
@@ -121,4 +122,5 @@ def report(
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with one_line_errors():
+        main()

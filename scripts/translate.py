@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from translator.checkpoint import newest_run
 from translator.config import TranslateConfig, from_hydra
-from translator.errors import USER_ERROR_EXIT_CODE, UserError, run_command
+from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.translate import Translation, Translator
 
 # Bytes read at once: some thousand lines of a file, which make full batches, and few enough to answer soon.
@@ -25,6 +25,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="translate")
+@one_line_errors()
 def main(composed: DictConfig) -> None:
     config = from_hydra(TranslateConfig, composed)
     try:
@@ -101,4 +102,5 @@ def open_output(name: str | None) -> Iterator[IO[bytes]]:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    with one_line_errors():
+        main()

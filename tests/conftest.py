@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hypothesis import settings
 
 from translator.checkpoint import RunFolder, save_tensors, weights_of
 from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig, build, from_hydra
@@ -19,6 +20,9 @@ from translator.tokenizer import Tokenizer, train_tokenizer
 
 ROOT = Path(__file__).parent.parent
 SHARED_DATASETS = ROOT.parent / "shared" / "datasets"
+
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 
 PAIRS = [
     (f"{subject} {verb} {count} {thing}.", f"{wer} {tut} {zahl} {ding}.")
@@ -101,10 +105,12 @@ Script = Callable[..., subprocess.CompletedProcess[bytes]]
 def script() -> Script:
     """Run a script of ours as a user would: script("translate", "run=...", stdin=b"...")."""
 
-    def run(name: str, *options: str, stdin: bytes = b"", timeout: float = 300, **environment: str) -> subprocess.CompletedProcess:
+    def run(
+        name: str, *options: str, stdin: bytes = b"", timeout: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options], input=stdin, capture_output=True,
-            timeout=timeout, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "2"} | environment)
+            timeout=timeout, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
 
     return run
 
@@ -116,11 +122,12 @@ def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
 
 
 def assert_user_error(result: subprocess.CompletedProcess[bytes], *words: str) -> None:
-    """Exit code 2, nothing on stdout, one last line on stderr that says `words`, and no traceback."""
+    """Exit code 2, nothing on stdout, one last line on stderr that says `words`, and neither traceback nor Hydra's words."""
     stderr = result.stderr.decode()
     assert result.returncode == 2, stderr
     assert not result.stdout
     assert "Traceback" not in stderr
+    assert "Error executing job" not in stderr
     last = stderr.strip().splitlines()[-1]
     assert last.startswith("error: "), stderr
     for word in words:

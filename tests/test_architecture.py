@@ -52,3 +52,23 @@ def test_hydra_stays_in_the_scripts():
 def test_training_and_search_do_not_know_each_other():
     assert not ours("trainer") & {"search", "translate", "evaluate"}
     assert not ours("search") & {"trainer", "model", "loss", "optim"}
+
+
+def test_scripts_stand_on_top_and_say_what_they_do():
+    scripts = sorted((ROOT / "scripts").glob("*.py"))
+    assert scripts
+    for path in scripts:
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), path
+        for module in imports(tree):
+            if module.startswith("translator."):
+                assert module.removeprefix("translator.") in FILES, f"{path} imports {module}"
+    for name, tree in TREES.items():
+        assert not {module for module in imports(tree) if module.split(".")[0] in {"scripts", "tests"}}, name
+
+
+def test_nothing_is_pickled():
+    for name, tree in TREES.items():
+        assert not imports(tree) & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}, name
+        calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert not calls & {"torch.save", "torch.load", "np.load", "numpy.load"}, name

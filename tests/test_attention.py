@@ -49,7 +49,8 @@ def some_mask(query_length: int, key_length: int, *, padding: bool, causal: bool
 
 @pytest.mark.parametrize(
     ("padding", "causal", "window", "biased", "cross"),
-    [c for c in itertools.product((False, True), (False, True), (None, 2), (False, True), (False, True)) if not (c[1] and c[4])])
+    [case for case in itertools.product((False, True), (False, True), (None, 2), (False, True), (False, True))
+     if not (case[1] and case[4])])
 def test_formula_and_fused_path_agree_with_torch(padding, causal, window, biased, cross):
     length, key_length = (5, 9) if cross else (7, 7)
     q, k, v = qkv(length, key_length)
@@ -214,3 +215,107 @@ def test_dropout_acts_in_training_alone():
     assert not torch.allclose(attention(x)[0], attention(x)[0])
     attention.eval()
     torch.testing.assert_close(attention(x)[0], attention(x)[0])
+
+
+def both_paths() -> list[int]:
+    return [9, CPU_FUSED_FROM + 3]
+
+
+@pytest.mark.parametrize("length", both_paths())
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", [
+    {}, {"window": 3}, {"rotary": RotaryPositions(D // H)}, {"relative": RelativeBias(H, causal=True)}])
+def test_asking_for_weights_changes_no_output(length, causal, options):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=causal, **options)
+    if attention.relative is not None:
+        nn.init.normal_(attention.relative.bias.weight)
+    x = torch.randn(2, length, D)
+    output, weights = attention(x, need_weights=True)
+    torch.testing.assert_close(attention(x)[0], output, atol=2e-6, rtol=1e-4)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, H, length))
+
+
+@pytest.mark.parametrize("length", both_paths())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_sentence_of_padding_alone_gives_the_output_bias_and_no_gradient(length, dtype, causal):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=causal).to(dtype)
+    nn.init.normal_(attention.W_o.bias)
+    x = torch.randn(2, length, D).to(dtype).requires_grad_()
+    mask = torch.ones(2, 1, 1, length, dtype=torch.bool)
+    mask[0] = False
+    output = attention(x, mask=mask)[0]
+    assert torch.equal(output[0], attention.W_o.bias.expand_as(output[0]))
+    output.square().sum().backward()
+    assert not x.grad[0].any()
+    assert x.grad[1].any()
+    for tensor in (output, x.grad, *(p.grad for p in attention.parameters())):
+        assert tensor.isfinite().all()
+
+
+@pytest.mark.parametrize("length", both_paths())
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [0, 2])
+def test_no_gradient_at_all_passes_the_window(length, causal, window):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=causal, window=window)
+    x = torch.randn(1, length, D, requires_grad=True)
+    attention(x)[0][0, 5].sum().backward()
+    reached = set(x.grad[0].any(-1).nonzero().flatten().tolist())
+    assert reached == set(range(5 - window, 6 if causal else 6 + window))
+
+
+@pytest.mark.parametrize("length", both_paths())
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_that_reaches_both_ends_is_global(length, causal):
+    torch.manual_seed(0)
+    wide, full = MultiHeadAttention(D, H, causal=causal, window=length - 1), MultiHeadAttention(D, H, causal=causal)
+    full.load_state_dict(wide.state_dict())
+    narrow = MultiHeadAttention(D, H, causal=causal, window=length - 2)
+    narrow.load_state_dict(wide.state_dict())
+    x = torch.randn(2, length, D)
+    torch.testing.assert_close(wide(x)[0], full(x)[0], atol=2e-6, rtol=1e-4)
+    assert not torch.equal(narrow(x)[0][:, -1], wide(x)[0][:, -1])  # the last token misses the first
+
+
+@pytest.mark.parametrize("options", variants())
+def test_cached_steps_equal_the_full_pass_where_the_fused_path_takes_over(options):
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, causal=True, **options).eval()
+    if attention.relative is not None:
+        nn.init.normal_(attention.relative.bias.weight)
+    x = torch.randn(2, CPU_FUSED_FROM + 6, D)
+    cache = KeyValueCache()
+    with torch.inference_mode():
+        steps = [attention(token, cache=cache)[0] for token in x.split(1, dim=1)]
+        torch.testing.assert_close(torch.cat(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
+
+
+def test_the_cache_keeps_all_tokens_as_it_grows_and_takes_any_number_of_rows():
+    cache = KeyValueCache()
+    cache.reorder(torch.tensor([0, 0]))  # nothing decoded yet: nothing to do
+    tokens = torch.randn(2, 70, 3, H, 1, K)  # keys and values, of 70 steps, of 3 rows
+    places = set()
+    for t in range(70):
+        keys, values = cache.append(*tokens[:, t])
+        places.add(keys.data_ptr())
+        assert keys.shape == values.shape == (3, H, t + 1, K)
+    expected = tokens.squeeze(-2).permute(0, 2, 3, 1, 4)
+    assert torch.equal(keys, expected[0])
+    assert torch.equal(values, expected[1])
+    assert len(places) <= 4  # grown by doubling, not anew at every step
+    rows = torch.tensor([2, 2, 0, 1, 2])
+    cache.reorder(rows)
+    keys, _ = cache.append(torch.zeros(5, H, 1, K), torch.zeros(5, H, 1, K))
+    assert torch.equal(keys[:, :, :70], expected[0][rows])
+
+
+def test_dropout_of_the_fused_path_drops_weights_and_keeps_their_mean():
+    torch.manual_seed(0)
+    attention = MultiHeadAttention(D, H, dropout=0.5)
+    x = torch.randn(1, 1, D).expand(64, 2 * CPU_FUSED_FROM, D)  # equal keys: each head's output is its weights' sum
+    dropped, whole = attention(x)[0], attention.eval()(x)[0]
+    assert dropped.std(dim=(0, 1)).max() > 1e-3
+    torch.testing.assert_close(dropped.mean(dim=(0, 1)), whole.mean(dim=(0, 1)), atol=1e-3, rtol=1e-2)

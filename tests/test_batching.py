@@ -58,7 +58,8 @@ def test_padding_of_real_sentences_stays_under_five_percent():
     file = SHARED_DATASETS / "multi30k" / "train.jsonl.gz"
     if not file.is_file():
         pytest.skip(f"{file} is not there")
-    rows = [json.loads(line) for line in gzip.open(file, "rt", encoding="utf-8")]
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     source, target = (np.array([len(row[language].split()) + 1 for row in rows]) for language in ("en", "de"))
     plan = plan_batches(source, target, max_tokens=4096, seed=1, epoch=0)
     assert padding_of(plan, source, target) < 0.05
@@ -117,3 +118,39 @@ def test_the_largest_batch_has_the_most_cells(tokenizer):
     cells = [b.source.numel() + b.target_out.numel() for b in source.batches(0)]
     largest = source.largest()
     assert largest.source.numel() + largest.target_out.numel() == max(cells)
+
+
+def test_a_dataset_with_a_sentence_past_the_budget_is_refused(tokenizer):
+    ids = [[5] * 49 + [EOS_ID], [5, EOS_ID]]
+    columns = {"source": ["long", "short"], "target": ["long", "short"], "source_ids": ids, "target_ids": [ids[1]] * 2}
+    dataset = Dataset.from_dict(columns | {"source_length": [50, 2], "target_length": [2, 2]})
+    for sampling in (0.0, 0.1):
+        source = BatchSource(dataset, (tokenizer, tokenizer), max_tokens=40, seed=1, sampling=sampling)
+        with pytest.raises(UserError, match=r"train.batch_tokens=40 .* sentence 1"):
+            source.plan(0)
+
+
+def test_an_epoch_of_nothing_has_no_batches():
+    assert plan_batches(np.array([], dtype=int), np.array([], dtype=int), max_tokens=10, seed=1, epoch=0) == []
+
+
+@given(st.lists(st.tuples(*[st.lists(st.integers(4, 99), max_size=9)] * 2), min_size=1, max_size=8))
+def test_collated_sentences_can_be_read_back(pairs):
+    source, target = ([side + [EOS_ID] for side in sides] for sides in zip(*pairs, strict=True))
+    batch = collate(source, target)
+    assert [row[row != PAD_ID].tolist() for row in batch.source] == source
+    assert [row[row != PAD_ID].tolist() for row in batch.target_out] == target
+    assert (batch.target_in[:, 0] == BOS_ID).all()
+    assert torch.equal(batch.target_in[:, 1:], batch.target_out[:, :-1])
+    assert batch.num_tokens == sum(map(len, target))
+    assert 0 <= batch.padding < 1
+
+
+def test_sampling_is_a_function_of_seed_and_epoch(tokenizer):
+    def rows(seed: int, epoch: int) -> set[tuple[int, ...]]:
+        source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=seed, sampling=0.1)
+        return {tuple(ids) for batch in source.batches(epoch) for ids in batch.target_out.tolist()}
+
+    assert rows(1, 0) == rows(1, 0)
+    assert rows(1, 0) != rows(1, 1)
+    assert rows(1, 0) != rows(2, 0)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from tests.conftest import random_model
+from tests.conftest import PAIRS, model_config, random_model, tokenizer_config
+from translator import checkpoint
 from translator.checkpoint import RunFolder, load_into, load_tensors, newest_run, save_tensors, weights_of
 from translator.errors import UserError
+from translator.tokenizer import train_tokenizer
 
 
 @pytest.fixture
@@ -33,8 +37,6 @@ def test_tied_weights_come_back(tmp_path):
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
-    from tests.conftest import model_config
-
     with pytest.raises(UserError, match="another model"):
         load_into(random_model(model_config(d_ff=50)), weights_of(random_model()), tmp_path)
 
@@ -67,13 +69,33 @@ def test_half_written_checkpoints_are_not_seen(folder):
     assert folder.resumable() == [10]
 
 
-@pytest.mark.parametrize("keep", [0, 4, 60, -1])
-def test_a_truncated_file_is_named(folder, keep):
-    folder.save_checkpoint(10, weights(1), weights(1), {})
-    path = folder.checkpoints / "00000010" / "weights.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(UserError, match=r"weights\.safetensors: damaged"):
+@pytest.mark.parametrize("name", ["weights.safetensors", "training.safetensors", "state.json"])
+def test_a_file_truncated_anywhere_or_missing_is_named(folder, name):
+    folder.save_checkpoint(10, weights(1), weights(1), {"update": 10, "best": [1, 2, 3]})
+    path = folder.checkpoints / "00000010" / name
+    whole = path.read_bytes().rstrip()
+    for keep in (*range(0, len(whole) - 1, 7), len(whole) - 1):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(UserError, match=rf"{name}: damaged") as caught:
+            folder.load_checkpoint(10)
+        assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{name}: damaged"):
         folder.load_checkpoint(10)
+
+
+def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch):
+    path = folder.model_file
+    save_tensors(path, weights(1))
+
+    def full_disk(*_: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    with pytest.raises(UserError, match=r"model\.safetensors: cannot be written"):
+        save_tensors(path, weights(2))
+    assert folder.load_weights()["w"][0, 0] == 1
+    assert [p.name for p in folder.path.glob("*.safetensors")] == ["model.safetensors"]
 
 
 def test_no_run_folder_and_no_weights_are_told_apart(tmp_path, run_folder):
@@ -87,8 +109,62 @@ def test_no_run_folder_and_no_weights_are_told_apart(tmp_path, run_folder):
         newest_run(tmp_path)
 
 
-def test_nothing_in_a_run_folder_is_pickled(run_folder):
-    for path in run_folder.rglob("*"):
-        if path.is_file():
-            head = path.read_bytes()[:4]
-            assert not head.startswith((b"\x80\x02", b"\x80\x04", b"PK\x03\x04")), path
+def test_nothing_in_a_run_folder_is_pickled(run_folder, tmp_path):
+    folder = RunFolder(shutil.copytree(run_folder, tmp_path / "run"))
+    folder.save_checkpoint(10, weights(1), weights(2), {"update": 10})
+    folder.save_outcome({"update": 10})
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    assert len(files) >= 8
+    for path in files:
+        head = path.read_bytes()[:4]
+        assert not (head[:1] == b"\x80" and head[1] <= 5), path  # a pickle of protocol 2 to 5
+        assert not head.startswith(b"PK\x03\x04"), path  # torch.save's archive, which holds one
+        assert path.suffix in {".safetensors", ".json", ".yaml", ".model"}, path
+
+
+def test_a_moved_folder_and_its_copy_load_alike(run_folder, tmp_path):
+    first = RunFolder(run_folder)
+    shutil.copytree(run_folder, tmp_path / "before")
+    moved = RunFolder((tmp_path / "before").rename(tmp_path / "after"))
+    assert moved.load_config() == first.load_config()
+    source, target = moved.load_tokenizers()
+    assert source is target
+    assert source.model == first.load_tokenizers()[0].model
+    own = first.load_weights()
+    assert own.keys() == moved.load_weights().keys()
+    assert all(torch.equal(own[name], tensor) for name, tensor in moved.load_weights().items())
+
+
+def test_separate_tokenizers_come_back_in_their_places(run_folder, tmp_path, tokenizer):
+    other = train_tokenizer([text for pair in PAIRS for text in pair], tokenizer_config(model_type="bpe", joint=False))
+    folder = RunFolder(tmp_path / "run")
+    folder.create(RunFolder(run_folder).load_config(), (tokenizer, other), {})
+    source, target = folder.load_tokenizers()
+    assert (source.model, target.model) == (tokenizer.model, other.model)
+
+
+def test_the_newest_run_is_the_one_trained_last(tmp_path):
+    for age, name in ((30, "a"), (10, "b"), (20, "c")):
+        (tmp_path / name).mkdir()
+        save_tensors(tmp_path / name / "model.safetensors", weights(1))
+        os.utime(tmp_path / name / "model.safetensors", (1e9 - age, 1e9 - age))
+    (tmp_path / "untrained").mkdir()
+    assert newest_run(tmp_path) == tmp_path / "b"
+
+
+def test_an_outcome_comes_back_and_is_none_before(folder):
+    assert folder.load_outcome() is None
+    folder.save_outcome({"update": 30, "averaged": [10, 20, 30]})
+    assert folder.load_outcome() == {"update": 30, "averaged": [10, 20, 30]}
+
+
+def test_the_average_keeps_names_types_and_shapes_of_a_model(folder):
+    models = [random_model(seed=seed) for seed in range(3)]
+    for number, model in enumerate(models):
+        folder.save_checkpoint(number, weights_of(model), {}, {})
+    mean = folder.average([0, 1, 2])
+    for name, tensor in mean.items():
+        expected = torch.stack([weights_of(model)[name] for model in models]).mean(0)
+        torch.testing.assert_close(tensor, expected)
+        assert tensor.dtype == expected.dtype
+    load_into(models[0], mean, folder.path)

@@ -84,19 +84,19 @@ def test_a_wrong_value_is_named_in_one_line(override, named):
 
 
 def test_no_limit_at_all_is_refused():
-    with pytest.raises(UserError, match="train.max_updates"):
+    with pytest.raises(UserError, match=r"train\.max_updates"):
         run_config("train.max_epochs=null", "train.max_minutes=null", "train.max_updates=null")
 
 
 def test_bpe_has_no_sampling():
-    with pytest.raises(UserError, match="tokenizer.model_type=unigram"):
+    with pytest.raises(UserError, match=r"tokenizer\.model_type=unigram"):
         run_config("tokenizer=bpe", "tokenizer.sampling=0.2")
 
 
 def test_a_misspelt_option_is_told_the_nearest():
     values = dataclasses.asdict(run_config().model)
     values["num_head"] = values.pop("num_heads")
-    with pytest.raises(UserError, match="did you mean model.num_heads"):
+    with pytest.raises(UserError, match=r"did you mean model\.num_heads"):
         build(ModelConfig, values, "model.")
 
 
@@ -106,14 +106,62 @@ def test_yaml_round_trip(tmp_path):
     assert load_config(RunConfig, tmp_path / "config.yaml") == config
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "- 1\n- 2\n", "model: 3\n", "\x00\x01", "name: x\n"])
+@pytest.mark.parametrize(
+    "text", ["", "a: [", "- 1\n- 2\n", "model: 3\n", "\x00\x01", "name: x\n", "3\n", "just words\n", "a: 1\na: 2\n"])
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match="config.yaml"):
+    with pytest.raises(UserError, match=r"config\.yaml") as caught:
         load_config(RunConfig, path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_configuration_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         run_config().seed = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("file", "config"), [("train", RunConfig), ("evaluate", EvaluateConfig), ("translate", TranslateConfig)])
+def test_every_option_of_a_script_stands_below_a_comment(file, config):
+    lines = (CONF / f"{file}.yaml").read_text().splitlines()
+    own = [name for name, hint in get_type_hints(config).items() if not dataclasses.is_dataclass(hint)]
+    assert own
+    for option in own:
+        number = next((n for n, line in enumerate(lines) if line.startswith(f"{option}:")), None)
+        assert number is not None, f"{option} is not in conf/{file}.yaml"
+        while re.match(r"\w+:", lines[number]):
+            number -= 1
+        assert lines[number].startswith("#"), f"{option} is not explained in conf/{file}.yaml"
+
+
+def nested(config: object) -> list[tuple[str, str, object]]:
+    """Every option of every group: (group, option, type)."""
+    groups = {name: hint for name, hint in get_type_hints(config).items() if dataclasses.is_dataclass(hint)}
+    return [(group, option, hint) for group, cls in groups.items() for option, hint in get_type_hints(cls).items()]
+
+
+@pytest.mark.parametrize(("group", "option", "hint"), nested(RunConfig))
+def test_no_option_takes_a_value_of_another_kind(group, option, hint):
+    values = dataclasses.asdict(run_config())
+    values[group][option] = {"a": "mapping"}  # fits none
+    with pytest.raises(UserError, match=rf"^{group}\.{option}: expected ") as caught:
+        build(RunConfig, values)
+    assert "\n" not in str(caught.value)
+    del values[group][option]
+    with pytest.raises(UserError, match=rf"^{group}\.{option}: this option is missing"):
+        build(RunConfig, values)
+
+
+@pytest.mark.parametrize(
+    "name", ["null", "true", "1e3", "01:20", "~", "${seed}", "???", "a: b", "# x", "Übung", "日本", "'", '"'])
+def test_any_text_survives_yaml(tmp_path, name):
+    config = dataclasses.replace(run_config(), name=name)
+    (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    assert load_config(RunConfig, tmp_path / "config.yaml") == config
+
+
+def test_windows_layer_by_layer():
+    model = run_config("model=tiny", "model.encoder_window=[3,null,5,null]", "model.decoder_window=7").model
+    assert model.windows("encoder") == (3, None, 5, None)
+    assert model.windows("decoder") == (7, 7, 7, 7)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import PAIRS, assert_user_error, search_config
+from tests.conftest import PAIRS, assert_user_error, search_config, write_pairs
+from translator.checkpoint import RunFolder
+from translator.config import to_yaml
 from translator.errors import UserError
 from translator.evaluate import compare, describe, describe_comparison, evaluate
 from translator.translate import Translator
 
 SOURCES = [source for source, _ in PAIRS[:24]]
 REFERENCES = [target for _, target in PAIRS[:24]]
+
+
+# Random weights seldom end a sentence: a low limit saves the time.
+SHORT = ("device=cpu", "search.max_length=10", "search.beam_size=2")
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +34,16 @@ def files(tmp_path_factory):
     return folder
 
 
+def evaluate_script(script, run: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return script("evaluate", f"run={run}", *SHORT, *options, OMP_NUM_THREADS="1", **environment)
+
+
+def pair_of(files: Path, references: str = "test.de") -> tuple[str, str]:
+    return f"source_file={files / 'test.en'}", f"reference_file={files / references}"
+
+
 def test_the_sacrebleu_command_agrees(script, run_folder, files):
-    result = script(
-        "evaluate", f"run={run_folder}", f"source_file={files / 'test.en'}", f"reference_file={files / 'test.de'}", "worst=2")
+    result = evaluate_script(script, run_folder, *pair_of(files), "worst=2", LC_ALL="C", PYTHONUTF8="0")
     assert result.returncode == 0, result.stderr
     printed = result.stdout.decode()
     folder = run_folder / "evaluation-test.en"
@@ -46,16 +62,15 @@ def test_the_sacrebleu_command_agrees(script, run_folder, files):
 
 
 def test_lines_break_nowhere(run_folder, tmp_path):
-    evaluation = evaluate(Translator(run_folder, device="cpu"), ["She sees\ntwo trees.", "x"], ["a\r\nb", "c\u2028d"], search_config())
+    translator = Translator(run_folder, device="cpu")
+    evaluation = evaluate(translator, ["She sees\ntwo trees.", "x"], ["a\r\nb", "c\u2028d"], search_config())
     evaluation.save(tmp_path)
     for name in ("source", "reference", "hypothesis"):
         assert (tmp_path / f"{name}.txt").read_bytes().count(b"\n") == 2
 
 
 def test_a_run_against_another(script, run_folder, files):
-    result = script(
-        "evaluate", f"run={run_folder}", f"against={run_folder}", f"source_file={files / 'test.en'}",
-        f"reference_file={files / 'test.de'}", "search=greedy", "worst=0")
+    result = evaluate_script(script, run_folder, f"against={run_folder}", *pair_of(files), "worst=0")
     assert result.returncode == 0, result.stderr
     assert "paired bootstrap" in result.stdout.decode()
     assert "p = 1.0000" in result.stdout.decode()
@@ -77,5 +92,39 @@ def test_comparison_and_limits_in_words(run_folder):
     (b"one\ntwo\n", ("24", "2")), (b"caf\xe9\n", ("test.bad:1", "UTF-8"))])
 def test_files_that_do_not_fit_are_one_line(script, run_folder, files, content, words):
     (files / "test.bad").write_bytes(content)
-    result = script("evaluate", f"run={run_folder}", f"source_file={files / 'test.en'}", f"reference_file={files / 'test.bad'}")
-    assert_user_error(result, *words)
+    assert_user_error(evaluate_script(script, run_folder, *pair_of(files, "test.bad")), *words)
+
+
+def with_data(run_folder: Path, copy: Path, **changes: object) -> Path:
+    """A copy of the run that was trained on other data."""
+    shutil.copytree(run_folder, copy)
+    config = RunFolder(copy).load_config()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
+    (copy / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    return copy
+
+
+def test_a_split_of_the_run_s_own_data(script, run_folder, tmp_path):
+    train, test = write_pairs(tmp_path / "train.tsv", PAIRS[:60]), write_pairs(tmp_path / "test.tsv", PAIRS[60:80])
+    run = with_data(run_folder, tmp_path / "run", path=None, train=str(train), validation=None, test=str(test),
+                    cache=str(tmp_path / "cache"), holdout=5)
+    result = evaluate_script(script, run)
+    assert result.returncode == 0, result.stderr
+    written = run / "evaluation-test"
+    assert (written / "source.txt").read_text(encoding="utf-8").splitlines() == [source for source, _ in PAIRS[60:80]]
+    assert (written / "reference.txt").read_text(encoding="utf-8").splitlines() == [target for _, target in PAIRS[60:80]]
+    assert result.stdout.decode().splitlines()[-1].endswith(str(written))
+
+
+def test_runs_of_other_languages_are_not_compared(script, run_folder, files, tmp_path):
+    other = with_data(run_folder, tmp_path / "other", target="fr")
+    assert_user_error(evaluate_script(script, run_folder, f"against={other}", *pair_of(files)), "en to de", "en to fr")
+
+
+def test_a_source_that_is_refused_counts_as_an_empty_output(run_folder):
+    evaluation = evaluate(
+        Translator(run_folder, device="cpu"), [*SOURCES[:2], "word " * 99], REFERENCES[:3],
+        search_config(max_length=5, max_source_tokens=50))
+    assert evaluation.refused == 1
+    assert evaluation.hypotheses[2] == ""
+    assert "not translated" in describe(evaluation)

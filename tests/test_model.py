@@ -19,7 +19,9 @@ VARIANTS = [
     {"positions": positions, "norm": norm, "encoder_window": window, "decoder_window": window}
     for positions, norm, window in itertools.product(
         ("sinusoidal", "learned", "rotary", "relative"), ("pre", "post"), (None, [2, None]))
-] + [{"activation": "swiglu", "encoder_layers": 3, "decoder_layers": 1, "tied": "target"}, {"activation": "gelu", "tied": "none"}]
+] + [
+    {"activation": "swiglu", "encoder_layers": 3, "decoder_layers": 1, "tied": "target"},
+    {"activation": "gelu", "tied": "none"}]
 
 
 @pytest.fixture
@@ -63,11 +65,13 @@ def test_layers_equal_torch_transformer_layers(norm, activation):
     torch.testing.assert_close(decoder(y, x, real[:, None, None])[0], expected, atol=2e-6, rtol=1e-4)
 
 
-def test_whole_model_equals_torch_transformer(pair):
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # torch's own shortcut, of no concern here
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_whole_model_equals_torch_transformer(norm, pair):
     source, target = pair
-    model = random_model(model_config(norm="post"))
-    theirs = nn.Transformer(32, 4, 2, 2, 48, dropout=0.0, batch_first=True)
-    theirs.encoder.norm = theirs.decoder.norm = None
+    model = random_model(model_config(norm=norm))
+    theirs = nn.Transformer(32, 4, 2, 2, 48, dropout=0.0, batch_first=True, norm_first=norm == "pre")
+    theirs.encoder.norm, theirs.decoder.norm = model.encoder_norm, model.decoder_norm
     with torch.no_grad():
         for ours_side, theirs_side in ((model.encoder, theirs.encoder.layers), (model.decoder, theirs.decoder.layers)):
             for ours_layer, their_layer in zip(ours_side, theirs_side, strict=True):
@@ -85,7 +89,8 @@ def copy_into_torch(ours: nn.Module, theirs: nn.Module) -> None:
     residuals = [(ours.around_feed_forward, theirs.norm2), (getattr(ours, "around_attention", None), theirs.norm1)]
     if isinstance(ours, DecoderLayer):
         attentions.append((ours.cross_attention, theirs.multihead_attn))
-        residuals = [(ours.around_self, theirs.norm1), (ours.around_cross, theirs.norm2), (ours.around_feed_forward, theirs.norm3)]
+        residuals = [
+            (ours.around_self, theirs.norm1), (ours.around_cross, theirs.norm2), (ours.around_feed_forward, theirs.norm3)]
     for mine, other in attentions:
         other.in_proj_weight.copy_(torch.cat([mine.W_q.weight, mine.W_k.weight, mine.W_v.weight]))
         other.in_proj_bias.copy_(torch.cat([mine.W_q.bias, mine.W_k.bias, mine.W_v.bias]))
@@ -216,3 +221,68 @@ def test_attention_weights_of_each_layer_on_request(pair):
 
 def test_every_preset_is_tested_here():
     assert {path.stem for path in (ROOT / "conf" / "model").glob("*.yaml")} == {"tiny", "small", "base", "big"}
+
+
+def test_the_number_of_hypotheses_may_change_at_any_step(pair):
+    source, target = pair
+    model = random_model()
+    state = model.start(model.encode(source), source != 0)
+    hypotheses = target[:, None, :1]
+    model.decode_step(hypotheses[:, :, -1], state)
+    for count in (4, 2, 5, 1):
+        parents = torch.randint(0, hypotheses.size(1), (3, count))
+        state.reorder(parents)
+        hypotheses = hypotheses.gather(1, parents[:, :, None].expand(-1, -1, hypotheses.size(2)))
+        tokens = torch.randint(4, 40, (3, count))
+        hypotheses = torch.cat([hypotheses, tokens[:, :, None]], dim=2)
+        logits = model.decode_step(tokens, state)
+        for k in range(count):
+            torch.testing.assert_close(logits[:, k], model(source, hypotheses[:, k])[:, -1], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("windows", "reach"), [(1, 2), ([1, 3], 4), ([2, None], 19), (None, 19)])
+def test_windows_of_the_encoders_layers_add_up(windows, reach):
+    model = random_model(model_config(encoder_window=windows, positions="rotary"))
+    embedded = model.source_embedding(torch.randint(4, 40, (1, 20))).detach().requires_grad_()
+    x = embedded
+    for layer in model.encoder:
+        x = layer(x, torch.ones(1, 1, 1, 20, dtype=torch.bool))
+    x[0, 0].square().sum().backward()
+    assert embedded.grad[0].any(-1).nonzero().max().item() == reach
+
+
+def test_target_tokens_see_no_later_ones(pair):
+    source, target = pair
+    model = random_model()
+    changed = target.clone()
+    changed[:, 5] = (target[:, 5] - 4 + 1) % 36 + 4
+    before, after = model(source, target), model(source, changed)
+    torch.testing.assert_close(before[:, :5], after[:, :5], atol=1e-6, rtol=1e-5)
+    assert not torch.isclose(before[:, 5:], after[:, 5:]).all(-1).any()
+
+
+def test_a_source_of_padding_alone_keeps_everything_finite(pair):
+    source, target = pair
+    source[0] = 0
+    model = random_model()
+    logits = model(source, target)
+    logits.logsumexp(-1).sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_sides_of_unlike_depth_and_vocabulary():
+    model = Transformer(model_config(encoder_layers=3, decoder_layers=1, tied="target"), 30, 50)
+    assert (len(model.encoder), len(model.decoder)) == (3, 1)
+    assert model(torch.full((2, 4), 29), torch.full((2, 3), 49)).shape == (2, 3, 50)
+
+
+def test_embeddings_start_with_unit_variance():
+    torch.manual_seed(0)
+    model = Transformer(model_config(d_model=64, positions="rotary"), 2000, 2000).eval()
+    assert model.source_embedding(torch.arange(2000)[None]).std().item() == pytest.approx(1, rel=0.02)
+    attention = model.decoder[0].cross_attention
+    bound = (6 / (64 + 64)) ** 0.5
+    for linear in (attention.W_q, attention.W_k, attention.W_v, attention.W_o):
+        assert 0.95 * bound < linear.weight.abs().max().item() <= bound
+        assert not linear.bias.any()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ def test_schedules_rise_linearly_to_the_peak_then_never_rise(schedule):
     rates = [learning_rate(config, update, update / 1000) for update in range(1, 1001)]
     assert rates[49] == pytest.approx(0.005)
     assert rates[99] == pytest.approx(max(rates)) == pytest.approx(0.01)
-    assert all(b <= a for a, b in zip(rates[100:], rates[101:], strict=False))
+    assert all(b <= a for a, b in itertools.pairwise(rates[99:]))
     ends = {"inverse_sqrt": 0.01 * (100 / 1000) ** 0.5, "cosine": 0.0, "linear": 0.0, "constant": 0.01}
     assert rates[-1] == pytest.approx(ends[schedule], abs=1e-9)
 
@@ -52,3 +54,38 @@ def test_weight_average_follows_its_formula():
         decay = min(0.9, (1 + update) / (10 + update))
         expected = decay * expected + (1 - decay) * update
     assert average.weights["weight"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_inverse_square_root_law():
+    config = options(schedule="inverse_sqrt", lr=0.01, warmup_updates=100)
+    for update in (100, 150, 400, 10_000):
+        assert learning_rate(config, update, 0.0) == pytest.approx(0.01 * (100 / update) ** 0.5)
+    assert learning_rate(config, 400, 0.0) == pytest.approx(learning_rate(config, 100, 0.0) / 2)
+
+
+@pytest.mark.parametrize(("schedule", "half", "quarter"), [("cosine", 0.5, 0.853553), ("linear", 0.5, 0.75)])
+def test_schedules_towards_an_end_follow_the_progress(schedule, half, quarter):
+    config = options(schedule=schedule, lr=0.01, warmup_updates=10)
+    assert learning_rate(config, 11, 0.25) == pytest.approx(0.01 * quarter, rel=1e-5)
+    assert learning_rate(config, 500, 0.5) == pytest.approx(0.01 * half)
+    assert learning_rate(config, 5000, 1.2) == 0  # a limit overrun, as the last update of a minute's limit may
+
+
+def test_every_parameter_is_optimised_once_with_the_options_given():
+    model = random_model()
+    optimizer = build_optimizer(model, options(lr=0.25, betas="[0.8,0.95]", eps=1e-6, weight_decay=0.1))
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    assert len(held) == len(set(held))
+    assert set(held) == set(model.parameters())
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["eps"]) == (0.25, (0.8, 0.95), 1e-6)
+
+
+def test_weight_average_of_still_weights_is_those_weights():
+    model = random_model()
+    average = WeightAverage(model, 0.999)
+    for update in range(3):
+        average.update(model, update)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(average.weights[name], p.detach())
+        assert average.weights[name].data_ptr() != p.data_ptr()

@@ -59,3 +59,64 @@ def test_relative_bias_depends_on_distance_alone_and_far_ones_share(causal):
     torch.testing.assert_close(bias(1, 400)[0, :, 0], table[:, 399])
     if not causal:
         assert not torch.allclose(table[:, 10, 5], table[:, 5, 10])
+
+
+def test_the_sinusoidal_table_grows_when_a_longer_sentence_comes():
+    torch.manual_seed(0)
+    grown, fresh = SinusoidalPositions(16), SinusoidalPositions(16)
+    with torch.inference_mode():  # as in a validation between two updates
+        grown(torch.zeros(1, 512, 16))
+        grown(torch.zeros(1, 3000, 16))
+    x = torch.zeros(1, 3000, 16, requires_grad=True)
+    torch.testing.assert_close(grown(x), fresh(x))
+    grown(x).sum().backward()
+    assert "table" not in grown.state_dict()  # computed, not saved
+
+
+def test_sinusoidal_positions_are_the_same_in_bf16_up_to_rounding():
+    positions = SinusoidalPositions(16)
+    half = positions(torch.zeros(1, 3000, 16, dtype=torch.bfloat16))
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), positions(torch.zeros(1, 3000, 16)), atol=4e-3, rtol=0)
+
+
+@pytest.mark.parametrize("distance", [0, 1, 40, 2999])
+def test_rotary_matches_the_rotation_matrix_of_the_paper_up_to_the_order_of_channels(distance):
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 1, 8)
+    turned = RotaryPositions(8)(x, start=distance)[0, 0, 0]
+    for i in range(4):
+        angle = distance * 10_000 ** (-2 * i / 8)
+        pair = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]) @ x[0, 0, 0, [i, i + 4]]
+        torch.testing.assert_close(turned[[i, i + 4]], pair, atol=1e-3, rtol=0)
+
+
+def test_rotary_in_bf16_still_tells_neighbours_apart_far_out():
+    rotary = RotaryPositions(8)
+    x = torch.ones(1, 1, 2, 8, dtype=torch.bfloat16)
+    turned = rotary(x, start=2998)
+    assert turned.dtype == torch.bfloat16
+    assert not torch.equal(turned[:, :, 0], turned[:, :, 1])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_relative_bias_far_beyond_512_is_the_last_bucket(causal):
+    bias = RelativeBias(2, causal=causal, max_distance=128)
+    nn.init.normal_(bias.bias.weight)
+    row = bias(1, 3000)[0, :, 0]
+    torch.testing.assert_close(row[:, : 3000 - 128], row[:, :1].expand(-1, 3000 - 128))
+    assert not torch.equal(row[:, 0], row[:, -60])
+    last = bias.num_buckets - 1 if causal else bias.num_buckets // 2 - 1
+    torch.testing.assert_close(row[:, 0], bias.bias.weight[last])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_relative_buckets_are_all_used_and_never_narrow(causal):
+    bias = RelativeBias(1, causal=causal)
+    distance = torch.arange(0 if causal else -300, 301)
+    buckets = bias._bucket(distance)
+    used = set(buckets.tolist())
+    assert used <= set(range(32))
+    assert len(used) >= 31  # both directions have a bucket for distance 0; one of the two is idle
+    for side in (buckets[distance >= 0], buckets[distance < 0].flip(0)):
+        assert (side.diff() >= 0).all()

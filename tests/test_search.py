@@ -143,24 +143,30 @@ def test_stopping_early_loses_nothing(alpha: float) -> None:
 
 def test_the_search_waits_for_an_unlikely_start_that_a_long_output_makes_good() -> None:
     """A strong length penalty lets a first token of probability 0.1, then certain ones, overtake an end of probability 0.5."""
-    first, later = torch.full((VOCAB,), 0.001), torch.full((VOCAB,), 1e-9)
-    first[EOS_ID], first[4], later[4] = 0.5, 0.1, 1.0
-    toy = Toy(lambda source, prefix: (first if len(prefix) == 1 else later).log())
-    toy_at_the_end = Toy(lambda source, prefix: toy.logits(source, prefix) if len(prefix) <= LIMIT else torch.eye(VOCAB)[EOS_ID] * 50)
-    [[best]] = search(toy_at_the_end, sources(4), toy_config(beam_size=2, length_penalty=5.0))
+    first, later, last = torch.full((VOCAB,), 0.001), torch.full((VOCAB,), 1e-9), torch.full((VOCAB,), 1e-9)
+    first[EOS_ID], first[4], later[4], last[EOS_ID] = 0.5, 0.1, 1.0, 1.0
+    by_length = {1: first.log(), LIMIT + 1: last.log()}
+    toy = Toy(lambda source, prefix: by_length.get(len(prefix), later.log()))
+    [[best]] = search(toy, sources(4), toy_config(beam_size=2, length_penalty=5.0))
     assert best.ids == (4,) * LIMIT
 
 
-def test_finished_outputs_take_places_and_the_next_best_fill_the_others() -> None:
-    """Of three places the end takes one; the two best words go on, the third does not, though it would win in the end."""
-    first = torch.tensor([0, 0, 0, 0.4, 0.3, 0.2, 0.1])
+def test_a_finished_output_takes_its_place_for_good() -> None:
+    """Of two places the end takes one. Then 4 4 takes the other, so 4 5 is lost, though it would win the second rank."""
+    first, second = torch.tensor([0, 0, 0, 0.6, 0.4, 0, 0]), torch.tensor([0, 0, 0, 0, 0.51, 0.49, 0])
     ends, goes_on = torch.eye(VOCAB)[EOS_ID] * 50, torch.zeros(VOCAB)
-    toy = Toy(lambda source, prefix: first.log() if len(prefix) == 1 else ends if prefix[1] == 6 else goes_on)
-    outputs = search(toy, sources(4), toy_config(beam_size=3, n_best=3, length_penalty=0.0))[0]
-    assert outputs[0].ids == ()
-    assert all(h.ids[0] in (4, 5) for h in outputs[1:])
-    wider = search(toy, sources(4), toy_config(beam_size=4, n_best=4, length_penalty=0.0))[0]
-    assert wider[1].ids == (6,)
+
+    def logits(source: int, prefix: Prefix) -> Tensor:
+        if len(prefix) < 3:
+            return (first if len(prefix) == 1 else second).log()
+        return ends if prefix[2] == 5 else goes_on
+
+    config = {"length_penalty": 0.0, "n_best": 2}
+    [narrow] = search(Toy(logits), sources(4), toy_config(beam_size=2, **config))
+    [wide] = search(Toy(logits), sources(4), toy_config(beam_size=3, **config))
+    assert narrow[0].ids == wide[0].ids == ()
+    assert narrow[1].ids[:2] == (4, 4)
+    assert wide[1].ids == (4, 5)
 
 
 @pytest.mark.parametrize("beam_size", [2, 5])

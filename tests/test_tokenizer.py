@@ -30,14 +30,38 @@ def test_training_text_comes_back(model_type):
     assert len(tokenizer) == 320
 
 
-@given(st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1))
-def test_byte_fallback_spells_any_character(text):
-    tokenizer = MODELS["unigram"]
+NORMALIZER = spm.SentencePieceNormalizer(rule_name="nmt_nfkc", remove_extra_whitespaces=True)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@given(text=st.text())  # any Unicode, control characters too
+def test_any_text_comes_back_normalised(model_type, text):
+    tokenizer = MODELS[model_type]
     ids = tokenizer.encode([text])[0]
     assert UNK_ID not in ids
-    (again,) = tokenizer.decode([ids])
-    assert unicodedata.normalize("NFKC", again).split() == unicodedata.normalize("NFKC", tokenizer.decode(
-        tokenizer.encode([again]))[0]).split()  # what normalisation has made of it is stable
+    assert ids.index(EOS_ID) == len(ids) - 1
+    assert tokenizer.decode([ids]) == [NORMALIZER.normalize(text).replace("▁", " ").strip(" ")]
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@given(text=st.text(st.characters(categories=("L", "N", "P", "S", "Zs"))))
+def test_visible_text_comes_back_as_unicodes_own_normal_form(model_type, text):
+    tokenizer = MODELS[model_type]
+    assert tokenizer.decode(tokenizer.encode([text]))[0].split() == unicodedata.normalize("NFKC", text).split()
+
+
+def test_without_byte_fallback_a_strange_character_is_unknown():
+    tokenizer = train_tokenizer(TEXTS, tokenizer_config(byte_fallback=False, vocab_size=60))
+    assert UNK_ID in tokenizer.encode(["漢"])[0]
+    assert tokenizer.decode(tokenizer.encode(TEXTS)) == TEXTS
+
+
+@given(text=st.text(), seed=st.integers(0, 2**31 - 1))
+def test_a_sampled_segmentation_spells_the_same_text(text, seed):
+    tokenizer = MODELS["unigram"]
+    (ids,) = tokenizer.sample([text], alpha=0.2, seed=seed)
+    assert ids.index(EOS_ID) == len(ids) - 1
+    assert tokenizer.decode([ids]) == tokenizer.decode(tokenizer.encode([text]))
 
 
 def test_padding_leaves_no_trace():
@@ -80,7 +104,7 @@ def test_a_larger_alpha_stays_nearer_the_best_segmentation():
 
 
 def test_too_little_text_for_the_vocabulary_is_a_user_error():
-    with pytest.raises(UserError, match="tokenizer.vocab_size=5000"):
+    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=5000"):
         train_tokenizer(TEXTS, tokenizer_config(vocab_size=5000))
 
 
@@ -93,3 +117,16 @@ def test_a_file_that_is_no_model_of_ours_is_refused(tmp_path):
         sentence_iterator=iter(TEXTS), model_prefix=str(tmp_path / "foreign"), vocab_size=60, minloglevel=2)
     with pytest.raises(UserError, match="special ids"):
         Tokenizer.load(tmp_path / "foreign.model")
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_a_saved_model_is_the_same(tmp_path, model_type):
+    tokenizer = MODELS[model_type]
+    tokenizer.save(tmp_path / "m.model")
+    loaded = Tokenizer.load(tmp_path / "m.model")
+    assert loaded.encode(TEXTS) == tokenizer.encode(TEXTS)
+    assert [loaded.pieces([i]) for i in range(len(loaded))] == [tokenizer.pieces([i]) for i in range(len(tokenizer))]
+
+
+def test_training_twice_gives_the_same_model():
+    assert train_tokenizer(iter(TEXTS), tokenizer_config()).encode(TEXTS) == MODELS["unigram"].encode(TEXTS)

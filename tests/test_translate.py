@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
+import os
 import shutil
-import threading
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
-from tests.conftest import PAIRS, assert_user_error, model_config, random_model, search_config
+from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config, random_model, search_config
+from translator.checkpoint import RunFolder, save_tensors
 from translator.errors import UserError
-from translator.translate import Translator
+from translator.translate import CHUNK, Translator
 
 SOURCES = [source for source, _ in PAIRS[:30]]
 NASTY = [
-    "She sees two trees.", "", "   \t ", "a\u2028b\u2029c", "x\x0by\x0cz\x85w", "emoji 🙂👩‍👩‍👧 flags 🇩🇪", "nul \x00 inside", "tab\there",
-    "Ünïcödé ſtraße ﬁ", "日本語の文です。", "\u202eright to left", "She sees two trees."]
+    "She sees two trees.", "", "   \t ", "a\u2028b\u2029c", "x\x0by\x0cz\x85w", "emoji 🙂👩‍👩‍👧 flags 🇩🇪", "nul \x00 inside",
+    "tab\there", "Ünïcödé ſtraße ﬁ", "日本語の文です。", "\u202eright to left", "\u200b", "\ufeff", "She sees two trees."]
+# Random weights seldom end a sentence: a low limit saves the time.
+SHORT = ("search.max_length=8", "search.beam_size=2")
+SHORT_SEARCH = search_config(max_length=8, beam_size=2, max_source_tokens=1024)
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +38,49 @@ def translator(run_folder) -> Translator:
 def test_batching_and_order_change_nothing(translator):
     one_by_one = [translator([text])[0] for text in SOURCES]
     assert translator(SOURCES) == one_by_one
-    assert translator(SOURCES, search_config(max_length_ratio=1.0, max_length_extra=5, beam_size=5, batch_tokens=1)) == one_by_one
+    own = translator.search
+    assert translator(SOURCES, dataclasses.replace(own, batch_tokens=1)) == one_by_one
+    assert translator(SOURCES, dataclasses.replace(own, batch_tokens=300)) == one_by_one
     assert translator(SOURCES[::-1]) == one_by_one[::-1]
     assert [t.text for t in translator.stream(SOURCES)] == one_by_one
 
 
-def test_empty_lines_stay_empty_and_long_ones_are_refused(translator):
-    options = search_config(max_source_tokens=20, max_length_ratio=1.0)
-    results = translator.translate(["", "  ", "word " * 50, SOURCES[0], b"\xff\xfe"], options)
-    assert [bool(r.text) for r in results] == [False, False, False, True, False]
-    assert "search.max_source_tokens=20" in results[2].refused
-    assert "UTF-8" in results[4].refused
-    assert not any(results[i].refused for i in (0, 1, 3))
+def test_empty_lines_stay_empty_and_hopeless_ones_are_refused(translator):
+    options = search_config(max_source_tokens=20, max_length=5)
+    results = translator.translate(
+        ["", " \t\u3000", "\u200b", "word " * 50, SOURCES[0], b"ok \xff\xfe", "half a pair: \ud83d"], options)
+    assert [bool(r.hypotheses) for r in results] == [False, False, False, False, True, False, False]
+    assert [r.text for r in results if not r.hypotheses] == [""] * 6
+    assert not any(results[i].refused for i in (0, 1, 2, 4))
+    assert results[3].refused.endswith("tokens, more than search.max_source_tokens=20; not translated")
+    assert results[5].refused == "not UTF-8 at byte 4; not translated"
+    assert results[6].refused == "not UTF-8 at character 14; not translated"
+
+
+def test_a_line_as_long_as_allowed_is_translated(translator):
+    ids = translator.source_tokenizer.encode(["word word word"])[0]
+    assert translator.translate(["word word word"], search_config(max_source_tokens=len(ids), max_length=3))[0].hypotheses
+    assert translator.translate(["word word word"], search_config(max_source_tokens=len(ids) - 1))[0].refused
+
+
+def test_batches_keep_to_their_budget_with_beams_and_padding(translator, monkeypatch):
+    shapes = []
+    whole = translator.model.encode
+    monkeypatch.setattr(translator.model, "encode", lambda source: shapes.append(source.shape) or whole(source))
+    lines = [*SOURCES, SOURCES[0] * 5]
+    translator(lines, search_config(beam_size=2, max_length=2, batch_tokens=150))
+    assert sum(count for count, _ in shapes) == len(lines)
+    assert all(count * length * 2 <= 150 or count == 1 for count, length in shapes)
+    assert len(shapes) < len(lines) / 2
+
+
+def test_weights_that_are_not_numbers_are_named(tokenizer):
+    model = random_model(vocab=len(tokenizer))
+    with torch.no_grad():
+        model.output.weight.fill_(torch.nan)
+    translator = Translator.of(model, tokenizer, tokenizer, search=search_config())
+    with pytest.raises(UserError, match="NaN"):
+        translator(["She sees two trees."])
 
 
 def test_n_best_are_sorted_and_start_with_the_best(translator):
@@ -53,31 +94,27 @@ def test_n_best_are_sorted_and_start_with_the_best(translator):
 def test_learned_positions_bound_both_sides(tokenizer):
     model = random_model(model_config(positions="learned", max_positions=12), vocab=len(tokenizer))
     translator = Translator.of(model, tokenizer, tokenizer, search=search_config(max_length_extra=90))
-    short, long = translator.translate(["She sees two trees.", "My brother finds three red apples. " * 3])
-    assert short.text
-    assert "max_source_tokens=12" in long.refused
+    ended = set()
+    for beam_size in (1, 4):
+        options = search_config(max_length_extra=90, beam_size=beam_size)
+        short, long = translator.translate(["She sees.", "My brother finds three red apples. " * 3], options)
+        ended.add(len(short.hypotheses[0].ids))
+        assert "max_source_tokens=12" in long.refused
+    assert max(ended) <= 11  # and BOS
 
 
-def test_a_stream_answers_before_it_ends(translator):
-    """Who types a line gets its translation before typing the next."""
-    answered = threading.Event()
-
-    def typed() -> Iterator[str]:
-        yield SOURCES[0]
-        assert answered.wait(timeout=60)
-        yield SOURCES[1]
-
-    stream = translator.stream(typed())
-    first = next(stream)
-    answered.set()
-    assert [first.text, next(stream).text] == translator(SOURCES[:2])
-
-
-def test_a_stream_reads_no_further_than_it_must(translator):
+def test_a_stream_is_translated_piece_by_piece(translator):
     taken = itertools.count()
-    stream = translator.stream(str(next(taken)) for _ in range(10**9))
-    next(stream)
-    assert next(taken) < 10_000
+    stream = translator.stream((SOURCES[next(taken) % 3] for _ in range(10**9)), SHORT_SEARCH)
+    first = next(stream)
+    assert next(taken) == CHUNK
+    assert first.text == translator(SOURCES[:1], SHORT_SEARCH)[0]
+
+
+def test_a_stream_keeps_order_across_pieces(translator):
+    lines = [SOURCES[i % 30] if i % 7 else "" for i in range(CHUNK + 20)]
+    options = search_config(max_length=2, beam_size=1)
+    assert [t.text for t in translator.stream(lines, options)] == translator(lines, options)
 
 
 def test_trouble_in_the_source_of_lines_is_raised(translator):
@@ -102,41 +139,92 @@ def test_a_damaged_run_folder_is_named(run_folder, tmp_path, damage):
         Translator(tmp_path / "run", device="cpu")
 
 
+def translate_script(script: Script, *options: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return script("translate", "device=cpu", *options, stdin=stdin, OMP_NUM_THREADS="1")
+
+
 def test_script_keeps_lines_whatever_they_hold(script, run_folder, translator):
-    stdin = b"".join(line.encode() + b"\n" for line in NASTY) + b"caf\xe9\r\n" + b"word " * 20_000 + b"\nlast line"
-    result = script("translate", f"run={run_folder}", "device=cpu", stdin=stdin)
+    stdin = b"".join(line.encode() + b"\n" for line in NASTY) + b"caf\xe9\r\n" + b"word " * 20_000 + b"\r\nShe sees.\r\nlast"
+    result = script(  # under a locale that cannot spell them
+        "translate", f"run={run_folder}", "device=cpu", *SHORT, stdin=stdin, OMP_NUM_THREADS="1", LC_ALL="C", PYTHONUTF8="0")
     output = result.stdout.split(b"\n")
     assert output.pop() == b""
-    assert len(output) == len(NASTY) + 3
-    expected = [text.replace("\t", " ").encode() for text in translator([*NASTY, "", "", "last line"])]
+    expected = [text.replace("\t", " ").encode() for text in translator([*NASTY, "", "", "She sees.", "last"], SHORT_SEARCH)]
     assert output == expected
     stderr = result.stderr.decode().splitlines()
     assert result.returncode == 2
-    assert any(line.startswith(f"line {len(NASTY) + 1}: not UTF-8") for line in stderr)
-    assert any(line.startswith(f"line {len(NASTY) + 2}: ") and "max_source_tokens" in line for line in stderr)
+    assert len(stderr) == 2
+    assert stderr[0] == f"line {len(NASTY) + 1}: not UTF-8 at byte 4; not translated"
+    assert stderr[1].startswith(f"line {len(NASTY) + 2}: ")
+    assert stderr[1].endswith("tokens, more than search.max_source_tokens=1024; not translated")
 
 
 def test_script_reads_and_writes_files(script, run_folder, translator, tmp_path):
     (tmp_path / "in.gz").write_bytes(gzip.compress("\n".join(SOURCES[:4]).encode()))
-    result = script(
-        "translate", f"run={run_folder}", f"input={tmp_path / 'in.gz'}", f"output={tmp_path / 'out.txt'}", "search.n_best=2")
+    result = translate_script(
+        script, f"run={run_folder}", f"input={tmp_path / 'in.gz'}", f"output={tmp_path / 'out.txt'}", "search.n_best=2", *SHORT)
     assert result.returncode == 0, result.stderr
     assert result.stdout == b""
-    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()
-    assert [line.split("\t")[0] for line in lines] == translator(SOURCES[:4])
-    assert all(len(line.split("\t")) == 2 for line in lines)
+    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert [line.split("\t")[0] for line in lines] == [*translator(SOURCES[:4], SHORT_SEARCH), ""]
+    assert all(len(line.split("\t")) == 2 for line in lines[:-1])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gz", "out.txt"]
 
 
-def test_script_with_nothing_to_translate(script, run_folder):
-    result = script("translate", f"run={run_folder}", stdin=b"")
-    assert (result.returncode, result.stdout) == (0, b"")
+def test_script_with_nothing_to_translate_names_the_newest_run_by_itself(script, run_folder):
+    result = translate_script(script, f"runs={run_folder.parent}", stdin=b"")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
 
-def test_script_names_the_newest_run_by_itself(script, run_folder):
-    result = script("translate", f"runs={run_folder.parent}", stdin=b"She sees two trees.\n")
-    assert result.returncode == 0
-    assert result.stdout.count(b"\n") == 1
+def test_script_answers_each_line_as_it_is_written_and_stops_at_ctrl_c(run_folder, translator):
+    """Who types a line gets its translation before typing the next."""
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "scripts/translate.py", f"run={run_folder}", "device=cpu", *SHORT], cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for line in SOURCES[:2]:
+        process.stdin.write(line.encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline().decode().rstrip("\n") == translator([line], SHORT_SEARCH)[0]
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (130, b"", b"")
 
 
-def test_a_missing_input_is_one_line(script, run_folder):
-    assert_user_error(script("translate", f"run={run_folder}", "input=/nowhere/x.txt"), "/nowhere/x.txt")
+def test_a_full_disk_is_one_line(run_folder):
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [sys.executable, ROOT / "scripts/translate.py", f"run={run_folder}", "device=cpu", *SHORT], cwd=ROOT, input=b"x\n",
+            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=full, stderr=subprocess.PIPE)
+    assert result.returncode == 2
+    assert b"No space left" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_damaged_gz_file_keeps_what_came_before(script, run_folder, tmp_path):
+    whole = gzip.compress(os.urandom(200).hex().encode() + b"\n" * 200_000)
+    (tmp_path / "cut.gz").write_bytes(whole[:-20])
+    output = tmp_path / "out.txt"
+    result = translate_script(script, f"run={run_folder}", f"input={tmp_path / 'cut.gz'}", f"output={output}", *SHORT)
+    assert_user_error(result, "cut.gz", "damaged")
+    assert not output.exists()
+    assert (tmp_path / "out.txt.partial").read_bytes().count(b"\n") > 1000
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["input=/nowhere/x.txt"], ["input=/nowhere/x.txt", "no such file"]),
+    (["output=/"], ["output=/", "folder"]),
+    (["run=/nowhere"], ["/nowhere", "no run folder"]),
+    (["search.beam=3"], ["search.beam"]),
+    (["search.n_best=9"], ["search.n_best", "beam"]),
+])
+def test_mistakes_are_one_line(script, run_folder, options, words):
+    assert_user_error(translate_script(script, f"run={run_folder}", *options), *words)
+
+
+def test_weights_of_another_model_are_named(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    save_tensors(RunFolder(tmp_path / "run").model_file, {"x": torch.zeros(2)})
+    with pytest.raises(UserError, match="another model"):
+        Translator(tmp_path / "run", device="cpu")

@@ -110,8 +110,8 @@ class BatchSource:
         self.sampling = sampling
         columns = dataset.with_format("numpy")
         growth = self._growth() if sampling else 1.0
-        self._source_lengths = np.minimum(np.ceil(columns["source_length"][:] * growth).astype(int), max_tokens)
-        self._target_lengths = np.minimum(np.ceil(columns["target_length"][:] * growth).astype(int), max_tokens)
+        self._source_lengths = self._grown(columns["source_length"][:], growth)
+        self._target_lengths = self._grown(columns["target_length"][:], growth)
         self._plan: tuple[int, list[np.ndarray]] | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -149,6 +149,10 @@ class BatchSource:
         room = self.max_tokens // len(texts)
         sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
         return [ids if len(ids) <= room else usual for ids, usual in zip(sampled, best, strict=True)]
+
+    def _grown(self, lengths: np.ndarray, growth: float) -> np.ndarray:
+        """The lengths to plan with: growth stops at the budget, but a sentence past it stays so and is refused."""
+        return np.maximum(lengths, np.minimum(np.ceil(lengths * growth).astype(int), self.max_tokens))
 
     def _growth(self) -> float:
         """How much longer sampled segmentations are, at the 90th percentile, so that most fit the batches planned."""

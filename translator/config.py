@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from translator.errors import UserError
+from translator.errors import UserError, one_line
 
 Config = TypeVar("Config")
 Files = str | tuple[str, ...] | None
@@ -255,8 +255,8 @@ def load_config(cls: type[Config], path: Path) -> Config:
     """The dataclass `cls` of a YAML file such as a run's `config.yaml`."""
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a configuration file: {error}") from error
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:  # OSError: a lone scalar, too
+        raise UserError(f"{path}: not a configuration file: {one_line(str(error))}") from error
     try:
         return build(cls, values)
     except UserError as error:

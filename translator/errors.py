@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
 
@@ -13,14 +15,16 @@ class UserError(Exception):
     """A mistake the user can mend. The message is one line: what is wrong, where, and what to do."""
 
 
-def run_command(main: Callable[[], None]) -> None:
-    """Run a script's `main`; a mistake the user can mend ends it with one line on stderr and exit code 2.
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Inside, a mistake the user can mend ends the program with one line on stderr and exit code 2.
 
-    Everything else keeps its traceback: a bug of ours should look like one.
+    Everything else keeps its traceback: a bug of ours should look like one. A script needs it twice: around its call of
+    main, for what Hydra finds wrong, and as a decorator of main, before Hydra adds words of its own.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report and leaving with 1
     try:
-        main()
+        yield
     except UserError as error:
         _exit(str(error))
     except BrokenPipeError:  # the reader of our stdout has left, as in `... | head`
@@ -38,6 +42,6 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _exit(message: str) -> None:
+def _exit(message: str) -> NoReturn:
     print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(USER_ERROR_EXIT_CODE)

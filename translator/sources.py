@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from translator.errors import UserError, one_line
 
 SPLITS = ("train", "validation", "test")
 # TSV and CSV as they stand: no cell means "missing", however it is spelt, and in TSV a quotation mark is a character.
-TABLE = {"keep_default_na": False, "dtype": str}
+TABLE = {"keep_default_na": False}
 READERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".json": ("json", {}), ".jsonl": ("json", {}), ".parquet": ("parquet", {}),
     ".csv": ("csv", TABLE), ".tsv": ("csv", TABLE | {"sep": "\t", "quoting": 3}),
@@ -72,7 +73,7 @@ def read_lines(path: Path) -> list[str]:
         raise UserError(f"{path}: no such file")
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     texts = []
@@ -103,7 +104,7 @@ def _load_path(config: DataConfig, value: str | Sequence[str]) -> Dataset:
 def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
     """One file of rows, or a file of sources and a file of targets, line by line."""
     if isinstance(value, str):
-        return _load_table(Path(value))
+        return _load_table(Path(value), config)
     if len(value) != 2:
         raise UserError(f"data.train={','.join(value)}: expected one file, or two: [SOURCES,TARGETS]")
     sources, targets = read_lines(Path(value[0])), read_lines(Path(value[1]))
@@ -112,7 +113,7 @@ def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
     return Dataset.from_dict({config.source: sources, config.target: targets})
 
 
-def _load_table(path: Path) -> Dataset:
+def _load_table(path: Path, config: DataConfig) -> Dataset:
     reader = READERS.get(Path(path.name.removesuffix(".gz")).suffix)
     if reader is None:
         raise UserError(
@@ -122,6 +123,8 @@ def _load_table(path: Path) -> Dataset:
     if not path.stat().st_size:
         raise UserError(f"{path}: is empty")
     builder, options = reader
+    if builder == "csv":
+        options = options | {"converters": dict.fromkeys((config.source, config.target), str)}  # 007 stays 007
     # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
     return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", **options)
 

@@ -1,0 +1,147 @@
+"""A user's mistake ends in one line that names it and exit code 2, whatever it is: train, evaluate, translate."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import PAIRS, ROOT, assert_user_error, write_pairs
+
+TINY = [
+    "model=tiny", "model.d_model=32", "model.d_ff=32", "model.encoder_layers=1", "model.decoder_layers=1", "device=cpu",
+    "precision=fp32", "tokenizer.vocab_size=320", "train.max_epochs=1", "train.max_minutes=null", "train.batch_tokens=2000"]
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files that are wrong in one way each, and of one that is right."""
+    folder = tmp_path_factory.mktemp("bad")
+    write_pairs(folder / "good.tsv", PAIRS)
+    write_pairs(folder / "few.tsv", PAIRS[:3])
+    write_pairs(folder / "long.tsv", [("a" * 100_000, "b" * 100_000)] * 3 + [("c" * 100_000, "d" * 100_000)] * 30)
+    write_pairs(folder / "blank.tsv", [("", "x"), (" ", "y")] * 20)
+    write_pairs(folder / "header.tsv", [])
+    (folder / "empty.jsonl").write_bytes(b"")
+    (folder / "broken.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "c", "de":\n')
+    (folder / "junk.tsv").write_bytes(bytes(range(256)) * 40)
+    (folder / "junk.parquet").write_bytes(b"PAR1" + bytes(range(256)))
+    (folder / "pairs.xlsx").write_bytes(b"PK")
+    (folder / "latin.en").write_bytes(b"caf\xe9\n" * 40)
+    (folder / "utf8.de").write_text("Kaffee\n" * 40)
+    (folder / "short.de").write_text("Kaffee\n" * 39)
+    (folder / "utf8.en").write_text("coffee\n" * 40)
+    (folder / "cut.tsv.gz").write_bytes(gzip.compress((folder / "good.tsv").read_bytes())[:-60])
+    (folder / "translation.jsonl").write_text('{"translation": {"en": "a", "fr": "b"}}\n' * 40)
+    (folder / "notarun").mkdir()
+    (folder / "notarun" / "config.yaml").write_text("lightning: true\n")
+    return folder
+
+
+TRAIN = {
+    "missing file": ("data.train={bad}/nothing.tsv", "nothing.tsv"),
+    "malformed json": ("data.train={bad}/broken.jsonl", "broken.jsonl"),
+    "wrong column": ("data.train={bad}/good.tsv data.target=fr", "fr"),
+    "the columns there are": ("data.train={bad}/good.tsv data.target=fr", "en, de"),
+    "wrong language": ("data.train={bad}/translation.jsonl", "en, fr"),
+    "empty file": ("data.train={bad}/empty.jsonl", "empty"),
+    "no rows": ("data.train={bad}/header.tsv", "header.tsv"),
+    "binary junk": ("data.train={bad}/junk.tsv", "junk.tsv"),
+    "no parquet": ("data.train={bad}/junk.parquet", "junk.parquet"),
+    "unknown format": ("data.train={bad}/pairs.xlsx", ".parquet"),
+    "invalid UTF-8": ("data.train=[{bad}/latin.en,{bad}/utf8.de]", "latin.en:1"),
+    "unequal files": ("data.train=[{bad}/utf8.en,{bad}/short.de]", "39"),
+    "truncated gzip": ("data.train={bad}/cut.tsv.gz", "cut.tsv.gz"),
+    "lines of 100,000 characters": ("data.train={bad}/long.tsv", "too"),
+    "no text": ("data.train={bad}/blank.tsv", "data.train"),
+    "too few pairs": ("data.train={bad}/few.tsv", "too few"),
+    "no training data": ("train.max_epochs=1", "data.train"),
+    "vocabulary too large": ("data.train={bad}/good.tsv tokenizer.vocab_size=9000", "tokenizer.vocab_size=9000"),
+    "no such folder": ("data=tatoeba data.path=./nowhere", "./nowhere"),
+    "misspelt option": ("data.train={bad}/good.tsv train.max_epoch=3", "train.max_epoch"),
+    "new option": ("data.train={bad}/good.tsv +train.max_epoch=3", "did you mean train.max_epochs"),
+    "wrong type": ("data.train={bad}/good.tsv train.batch_tokens=lots", "train.batch_tokens"),
+    "no such preset": ("data.train={bad}/good.tsv model=huge", "tiny"),
+    "no equals sign": ("data.train={bad}/good.tsv model.d_model", "model.d_model"),
+    "batches too small": ("data.train={bad}/good.tsv train.batch_tokens=2", "train.batch_tokens=2"),
+    "folder of something else": ("data.train={bad}/good.tsv runs={bad} name=notarun", "notarun"),
+    "no folder can be made": ("data.train={bad}/good.tsv runs=/dev/null", "/dev/null"),
+}
+
+
+@pytest.mark.parametrize("case", TRAIN)
+def test_train(script, bad, tmp_path, case):
+    options, words = TRAIN[case]
+    base = ["data=files", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *TINY]
+    result = script("train", *base, *options.format(bad=bad).split())
+    assert_user_error(result, words)
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("name", ["train", "translate"])
+def test_a_gpu_where_there_is_none(script, run_folder, bad, tmp_path, name):
+    options = {"train": ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}"], "translate": [f"run={run_folder}"]}
+    assert_user_error(script(name, *options[name], "device=cuda", stdin=b"x\n"), "device=cuda")
+
+
+def test_a_run_goes_on_with_its_own_options_or_not_at_all(script, bad, tmp_path):
+    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *TINY]
+    assert script("train", *base).returncode == 0
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    assert_user_error(script("train", *base, "model.d_ff=48"), "model.d_ff=48", "32", "name=")
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+EVALUATE = {
+    "no such run": ("run=/nowhere", "/nowhere"),
+    "no run": ("runs={bad}/notarun", "make train"),
+    "not a run": ("run={bad}/notarun", "config.yaml"),
+    "no such split": ("run={run} split=dev", "split"),
+    "one file of two": ("run={run} source_file={bad}/utf8.en", "reference_file"),
+    "unequal files": ("run={run} source_file={bad}/utf8.en reference_file={bad}/short.de", "39"),
+    "no such rival": ("run={run} against=/nowhere source_file={bad}/utf8.en reference_file={bad}/utf8.de", "/nowhere"),
+}
+
+
+@pytest.mark.parametrize("case", EVALUATE)
+def test_evaluate(script, run_folder, bad, case):
+    options, words = EVALUATE[case]
+    assert_user_error(script("evaluate", *options.format(bad=bad, run=run_folder).split()), words)
+
+
+TRANSLATE = {
+    "not a run": ("run={bad}/notarun", "config.yaml"),
+    "no input": ("run={run} input={bad}/nothing", "nothing"),
+    "no beam": ("run={run} search.beam_size=0", "search.beam_size"),
+    "more than the beam": ("run={run} search.n_best=9", "search.n_best"),
+    "output is a folder": ("run={run} output={bad}", "output"),
+    "full disk": ("run={run} output=/dev/full", "No space left"),
+}
+
+
+@pytest.mark.parametrize("case", TRANSLATE)
+def test_translate(script, run_folder, bad, case):
+    options, words = TRANSLATE[case]
+    assert_user_error(script("translate", *options.format(bad=bad, run=run_folder).split(), stdin=b"She sees two trees.\n"), words)
+
+
+def test_a_full_disk_while_training(bad, tmp_path):
+    """No file may grow past 20 kB here, which stands for a disk that is full; what was there stays."""
+    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *TINY]
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *base]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300).returncode == 0
+    shutil.rmtree(tmp_path / "run")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, preexec_fn=limit, env=os.environ)
+    assert_user_error(result, "safetensors")

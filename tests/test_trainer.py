@@ -1,0 +1,233 @@
+"""The loop's contracts: exact accumulation, exact resuming, early stopping, the choice of weights, NaN."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.conftest import PAIRS, model_config, run_config
+from translator.batching import collate
+from translator.checkpoint import RunFolder, load_tensors
+from translator.config import RunConfig
+from translator.data import Corpus
+from translator.errors import UserError
+from translator.model import Transformer
+from translator.tokenizer import Tokenizer
+from translator.trainer import Interrupted, Trainer
+
+Setup = Callable[..., Trainer]
+
+
+def rows(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> Dataset:
+    source, target = (tokenizer.encode(side) for side in zip(*pairs, strict=True))
+    return Dataset.from_dict({
+        "source": [s for s, _ in pairs], "target": [t for _, t in pairs], "source_ids": source, "target_ids": target,
+        "source_length": list(map(len, source)), "target_length": list(map(len, target))})
+
+
+def options(**train: object) -> RunConfig:
+    values = {
+        "max_epochs": "null", "max_minutes": "null", "max_updates": 12, "validate_every": 4, "log_every": 2,
+        "batch_tokens": 200, "average": "none"} | train
+    config = run_config(
+        *(f"train.{name}={value}" for name, value in values.items()), "optim.lr=0.005", "optim.warmup_updates=3",
+        "tokenizer.vocab_size=320", "precision=fp32")
+    return dataclasses.replace(config, model=model_config(dropout=0.1))
+
+
+@pytest.fixture
+def setup(tmp_path: Path, tokenizer: Tokenizer) -> Setup:
+    def make(config: RunConfig, name: str = "run") -> Trainer:
+        corpus = Corpus(
+            rows(tokenizer, PAIRS[8:]), rows(tokenizer, PAIRS[:8]), rows(tokenizer, PAIRS[:8]), tokenizer, tokenizer, {})
+        folder = RunFolder(tmp_path / name)
+        folder.create(config, (tokenizer, tokenizer), {})
+        torch.manual_seed(config.seed)
+        model = Transformer(config.model, len(tokenizer), len(tokenizer))
+        return Trainer(config, folder, corpus, model, list, precision=torch.float32)
+
+    return make
+
+
+def final(trainer: Trainer) -> dict[str, torch.Tensor]:
+    weights, training, _ = trainer.folder.load_checkpoint(trainer.state.update)
+    return weights | {f"training.{name}": tensor for name, tensor in training.items()}
+
+
+def metrics(trainer: Trainer) -> list[dict]:
+    lines = [json.loads(line) for line in trainer.folder.metrics_file.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "train/tokens_per_second"} for line in lines]
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("extra", [{}, {"ema_decay": 0.9}])
+@pytest.mark.parametrize("stop_at", [3, 8, 9])
+def test_a_run_killed_and_resumed_is_the_run_never_interrupted(setup, extra, stop_at):
+    config = options(accumulation=2)
+    config = dataclasses.replace(
+        config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2))
+    whole = setup(config, "whole")
+    whole.fit()
+    stopped = setup(config, "stopped")
+    step = stopped._update
+
+    def update_then_interrupt() -> None:
+        if stopped.state.update == stop_at - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        step()
+
+    stopped._update = update_then_interrupt  # type: ignore[method-assign]
+    with pytest.raises(Interrupted):
+        stopped.fit()
+    assert stopped.folder.resumable()[0] in (stop_at - 1, stop_at)
+    resumed = setup(config, "stopped")
+    assert resumed.state.update in (stop_at - 1, stop_at)
+    resumed.fit()
+    assert_same(final(resumed), final(whole))
+    assert metrics(resumed) == metrics(whole)
+    assert resumed.state.validations == whole.state.validations
+    steps = [[event.step for event in EventAccumulator(str(t.folder.tensorboard)).Reload().Scalars("validation/loss")]
+             for t in (resumed, whole)]
+    assert steps == [[4, 8, 12]] * 2
+
+
+def test_a_run_killed_outright_goes_on_from_its_last_checkpoint(setup):
+    whole = setup(options(), "whole")
+    whole.fit()
+    killed = setup(options(), "killed")
+    step = killed._update
+
+    def update_then_die() -> None:
+        if killed.state.update == 10:
+            raise MemoryError  # nothing is saved on the way out
+        step()
+
+    killed._update = update_then_die  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
+        killed.fit()
+    resumed = setup(options(), "killed")
+    assert resumed.state.update == 8
+    resumed.fit()
+    assert_same(final(resumed), final(whole))
+    assert metrics(resumed) == metrics(whole)
+
+
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
+    trainer = setup(options())
+    trainer.fit()
+    newest = trainer.folder.checkpoints / f"{12:08d}" / "training.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert setup(options()).state.update == 8
+    assert "damaged" in capsys.readouterr().err
+    for path in trainer.folder.checkpoints.rglob("*.safetensors"):
+        path.write_bytes(b"junk")
+    with pytest.raises(UserError, match="no checkpoint can be read"):
+        setup(options())
+
+
+def test_accumulated_batches_weigh_what_they_hold(setup):
+    """Four batches of 200 tokens make the gradient that the same sentences make as one batch."""
+    trainer = setup(dataclasses.replace(options(accumulation=4), model=model_config()))
+    trainer.model.eval()
+    batches = trainer._next_batches()
+    tokens = sum(batch.num_tokens for batch in batches)
+    for batch in batches:
+        trainer._loss(batch, tokens)
+    accumulated = [p.grad.clone() for p in trainer.model.parameters()]
+    trainer.optimizer.zero_grad()
+    sources = [[i for i in row if i] for batch in batches for row in batch.source.tolist()]
+    targets = [[i for i in row if i] for batch in batches for row in batch.target_out.tolist()]
+    trainer._loss(collate(sources, targets), tokens)
+    for p, grad in zip(trainer.model.parameters(), accumulated, strict=True):
+        torch.testing.assert_close(p.grad, grad, atol=1e-6, rtol=1e-4)
+
+
+def test_training_learns_and_keeps_the_best_weights(setup):
+    trainer = setup(options(max_updates=60, validate_every=20, metric="loss"))
+    outcome = trainer.fit()
+    losses = [v["loss"] for v in trainer.state.validations]
+    assert losses[-1] < 0.8 * losses[0]
+    best = min(trainer.state.validations, key=lambda v: v["loss"])
+    assert outcome.metrics["loss"] == best["loss"]
+    assert f"{best['update']}" in outcome.kept
+    assert trainer.fit() == outcome  # a finished training has nothing left to do
+
+
+@pytest.mark.parametrize(("average", "expected"), [("last", [12, 16, 20]), ("best", None)])
+def test_averages_are_of_the_checkpoints_asked_for(setup, average, expected):
+    trainer = setup(options(max_updates=20, average=average, average_count=3, metric="loss"))
+    outcome = trainer.fit()
+    ranked = [v["update"] for v in sorted(trainer.state.validations, key=lambda v: v["loss"])]
+    assert sorted(trainer._averaged_updates()) == sorted(expected or ranked[:3])
+    model = load_tensors(trainer.folder.model_file)
+    mean = trainer.folder.average(trainer._averaged_updates())
+    kept_average = all(torch.allclose(model[name], mean[name]) for name in model)
+    assert kept_average == outcome.kept.startswith("average")
+
+
+def test_patience_stops_a_run_that_no_longer_improves(setup):
+    config = options(max_updates=400, validate_every=2, patience=3, metric="loss")
+    config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=1e-12))
+    outcome = setup(config).fit()
+    assert "in 3 validations" in outcome.reason
+    assert outcome.update < 400
+
+
+def test_limits_in_epochs_and_minutes(setup):
+    trainer = setup(options(max_updates="null", max_epochs=2))
+    trainer.fit()
+    assert trainer._epochs() == 2
+    timed = setup(options(max_updates="null", max_minutes=0.02), "timed")
+    timed.fit()
+    assert 1.2 <= timed.state.seconds < 10
+    assert timed.state.validations[-1]["update"] == timed.state.update
+
+
+def test_a_run_may_be_given_more_updates(setup):
+    setup(options(max_updates=8)).fit()
+    assert setup(options(max_updates=12)).fit().update == 12
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
+    trainer = setup(options())
+    with torch.no_grad():
+        trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
+    with pytest.raises(UserError, match="update 1: the gradient is nan"):
+        trainer.fit()
+
+
+def test_curves_samples_and_attention_maps_reach_tensorboard(setup):
+    trainer = setup(options())
+    trainer.fit()
+    events = EventAccumulator(str(trainer.folder.tensorboard), size_guidance={"images": 0, "tensors": 0}).Reload()
+    scalars = set(events.Tags()["scalars"])
+    assert {"train/loss", "train/perplexity", "train/learning_rate", "train/gradient_norm", "train/tokens_per_second",
+            "train/padding", "validation/bleu", "validation/loss", "validation/perplexity"} <= scalars
+    assert [event.step for event in events.Images("validation/attention")] == [4, 8, 12]
+    sample = events.Tensors("validation/samples/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert PAIRS[0][0] in sample
+    assert PAIRS[0][1] in sample
+
+
+def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
+    trainer = setup(options(log_every=1))
+    clock = iter(range(10_000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))  # every update then takes one second
+    trainer.fit()
+    lines = [json.loads(line) for line in trainer.folder.metrics_file.read_text().splitlines()]
+    speeds = [line["train/tokens_per_second"] for line in lines if "train/tokens_per_second" in line]
+    assert len(speeds) == 12
+    assert sum(speeds) == trainer.state.tokens

@@ -286,3 +286,24 @@ def test_embeddings_start_with_unit_variance():
     for linear in (attention.W_q, attention.W_k, attention.W_v, attention.W_o):
         assert 0.95 * bound < linear.weight.abs().max().item() <= bound
         assert not linear.bias.any()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_both_sides_end_normalised(norm, pair):
+    source, target = pair
+    model = Transformer(model_config(norm=norm), 40, 40)
+    memory = model.encode(source)
+    hidden, _ = model.decode(target, memory, (source != 0)[:, None, None])
+    for x in (memory, hidden):
+        torch.testing.assert_close(x.mean(-1), torch.zeros(x.shape[:2]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(x.var(-1, correction=0), torch.ones(x.shape[:2]), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("tied", ["all", "target", "none"])
+def test_weights_are_a_function_of_the_seed_wherever_they_lie_in_memory(tied):
+    models = []  # all kept, so that each lies elsewhere
+    for _ in range(12):
+        torch.manual_seed(5)
+        models.append(Transformer(model_config(tied=tied), 40, 40))
+    for model in models[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), model.parameters(), strict=True))

@@ -86,22 +86,23 @@ def say_plan(
     trainer: Trainer, corpus: Corpus, model: Transformer, device: torch.device, precision: torch.dtype
 ) -> None:
     """What is about to happen and how long it may take, before the first step."""
-    train = trainer.config.train
+    train, done = trainer.config.train, trainer.state
     parameters = sum(p.numel() for p in model.parameters())
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     per_epoch = trainer.updates_per_epoch
-    limits = [
-        limit for limit in (train.max_updates, train.max_epochs and round(train.max_epochs * per_epoch)) if limit]
-    seconds_an_update = trainer.time_update()
-    minutes = [seconds_an_update * (min(limits) - trainer.state.update) / 60] if limits else []
-    minutes += [train.max_minutes - trainer.state.seconds / 60] if train.max_minutes else []
-    updates = f"{min(limits):,} updates" if limits else "updates until the time is up"
+    seconds = trainer.time_update()
+    left = [  # updates, by each limit there is
+        limit - spent for limit, spent in (
+            (train.max_updates, done.update), (train.max_epochs and train.max_epochs * per_epoch, done.update),
+            (train.max_minutes and train.max_minutes * 60 / seconds, done.seconds / seconds)) if limit]
+    updates = max(0, round(min(left)))
     say(f"model      {parameters:,} parameters on {device.type} in {str(precision).removeprefix('torch.')}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} updates an epoch\n"
-        f"plan       at most {updates}, about {max(0, min(minutes)):.0f} minutes at {seconds_an_update:.2f} s an update")
-    if trainer.state.update:
-        say(f"resuming   from update {trainer.state.update:,}")
+        f"plan       about {updates:,} updates, {updates / per_epoch:.1f} epochs, in {updates * seconds / 60:.0f} minutes "
+        f"at {seconds:.2f} s an update, and the validations")
+    if done.update:
+        say(f"resuming   from update {done.update:,}")
 
 
 def report(

@@ -130,7 +130,8 @@ TRANSLATE = {
 @pytest.mark.parametrize("case", TRANSLATE)
 def test_translate(script, run_folder, bad, case):
     options, words = TRANSLATE[case]
-    assert_user_error(script("translate", *options.format(bad=bad, run=run_folder).split(), stdin=b"She sees two trees.\n"), words)
+    result = script("translate", *options.format(bad=bad, run=run_folder).split(), stdin=b"She sees two trees.\n")
+    assert_user_error(result, words)
 
 
 def test_a_full_disk_while_training(bad, tmp_path):

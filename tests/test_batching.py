@@ -154,3 +154,9 @@ def test_sampling_is_a_function_of_seed_and_epoch(tokenizer):
     assert rows(1, 0) == rows(1, 0)
     assert rows(1, 0) != rows(1, 1)
     assert rows(1, 0) != rows(2, 0)
+
+
+def test_a_sentence_is_segmented_anew_in_each_epoch(tokenizer):
+    one = tokenised(tokenizer).select([0])
+    source = BatchSource(one, (tokenizer, tokenizer), max_tokens=300, seed=1, sampling=0.1)
+    assert len({tuple(batch.source[0].tolist()) for epoch in range(20) for batch in source.batches(epoch)}) > 1

@@ -11,19 +11,21 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
+from filelock import FileLock
 
 from translator.config import DataConfig, TokenizerConfig
 from translator.errors import UserError
 from translator.sources import SPLITS, identity, read
-from translator.tokenizer import Tokenizer, train_tokenizer
+from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
-# Part of every cache key: raise it when what this module writes changes.
-FORMAT = 1
+# Part of every cache key. The number is to be raised when what this module writes changes.
+FORMAT = [2, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 READ_ROWS = 10_000
 EXAMPLES = 3
 # Added to both lengths before their ratio is taken, so that short sentences are not dropped for a word.
@@ -71,12 +73,14 @@ def load_split(config: DataConfig, split: str) -> Dataset:
 
 
 def describe(report: dict[str, Any]) -> str:
-    """What was read, kept and dropped, in a line a split."""
+    """What was read, kept and dropped by cause, in a line a split."""
     lines = []
     for split, counts in report["splits"].items():
         causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
-        dropped = f"; dropped: {causes}" if causes else ""
-        lines.append(f"{split:10} {counts['kept']:,} of {counts['read']:,} pairs{dropped}")
+        parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
+        unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
+        parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
+        lines.append(f"{split:10} " + "; ".join(filter(None, parts)))
     return "\n".join(lines)
 
 
@@ -85,8 +89,17 @@ class Counts:
 
     def __init__(self) -> None:
         self.read = self.kept = 0
+        self.note = ""
         self.dropped: Counter[str] = Counter()
         self.examples: dict[str, list[list[Any]]] = defaultdict(list)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Counts:
+        counts = cls()
+        counts.read, counts.kept, counts.note = values["read"], values["kept"], values["note"]
+        counts.dropped.update(values["dropped"])
+        counts.examples.update(values["examples"])
+        return counts
 
     def drop(self, cause: str, source: Any, target: Any) -> None:
         self.dropped[cause] += 1
@@ -94,7 +107,8 @@ class Counts:
             self.examples[cause].append([str(source)[:200], str(target)[:200]])
 
     def as_json(self) -> dict[str, Any]:
-        return {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples)}
+        return {"read": self.read, "kept": self.kept, "note": self.note, "dropped": dict(self.dropped),
+                "examples": dict(self.examples)}
 
 
 # Cleaning
@@ -108,32 +122,38 @@ def _clean_splits(config: DataConfig) -> Path:
 
 
 def _write_splits(config: DataConfig, folder: Path) -> None:
-    """Write train.arrow, validation.arrow and test.arrow, with no sentence of either side in two of them."""
+    """Write train.arrow, validation.arrow and test.arrow, with no sentence of either side in train and in another."""
     counts = {split: Counts() for split in SPLITS}
     rows = {split: read(config, split) for split in SPLITS}
     train = rows["train"]
     assert train is not None  # DataConfig requires it
     held_out: dict[str, list[Pair]] = {}
-    taken = (set[int](), set[int]())  # keys of the sources and targets of test, then of validation too
-    for split in ("test", "validation"):
-        given = rows[split]
-        if given is not None:
+    for split, given in rows.items():
+        if given is not None and split != "train":
             held_out[split] = list(_with_text(given, counts[split]))
-            counts[split].kept = len(held_out[split])
             if not held_out[split]:
                 raise UserError(f"data.{split}: every row lacks text on a side")
-        else:
-            held_out[split] = _cut(train, config, taken, split)
-            counts[split].read = counts[split].kept = len(held_out[split])
-        for side in (0, 1):
-            taken[side].update(_sentence_key(pair[side]) for pair in held_out[split])
+    taken = (set[int](), set[int]())  # keys of the sources and of the targets held out so far
+    for pairs in held_out.values():
+        _take(pairs, taken)
+    cut: set[int] = set()
+    for split in ("test", "validation"):
+        if split not in held_out:
+            held_out[split] = _cut(train, config, taken, split, counts[split])
+            _take(held_out[split], taken)
+            cut.update(_hash("\t".join(pair)) for pair in held_out[split])
     for split, pairs in held_out.items():
+        counts[split].kept = len(pairs)
         _write(folder / f"{split}.arrow", TEXT, _chunks(iter(pairs)))
-    cut = {_sentence_key("\t".join(p)) for split, pairs in held_out.items() if rows[split] is None for p in pairs}
     _write(folder / "train.arrow", TEXT, _chunks(_clean(train, config, taken, cut, counts["train"])))
     if not counts["train"].kept:
-        raise UserError(f"data.train: no pair is left after cleaning ({dict(counts['train'].dropped)})")
-    _save_report(folder, {"splits": {split: counts[split].as_json() for split in SPLITS}})
+        raise UserError(f"data.train: no pair is left after cleaning: {describe(_report(counts))}")
+    _save_report(folder, _report(counts))
+
+
+def _take(pairs: list[Pair], taken: tuple[set[int], set[int]]) -> None:
+    for side, keys in enumerate(taken):
+        keys.update(_sentence_key(pair[side]) for pair in pairs)
 
 
 def _clean(
@@ -141,15 +161,16 @@ def _clean(
 ) -> Iterator[Pair]:
     """The training pairs worth training on; every other one is counted by the cause it was dropped for.
 
-    Pairs cut out for validation or test (`cut`) are not part of train, so they count neither as read nor as dropped.
+    The pairs cut out for validation or test, by hash in `cut`, are no part of train: neither read nor dropped.
     """
     seen: set[int] = set()
-    for source, target in _with_text(rows, counts):
-        pair = " ".join(source.split()), " ".join(target.split())
-        key = _sentence_key("\t".join(pair))
-        if key in cut:
+    for raw in _with_text(rows, counts):
+        if cut and (key := _hash("\t".join(raw))) in cut:
+            cut.remove(key)
             counts.read -= 1
-        elif max(map(len, pair)) > config.max_characters:
+            continue
+        pair = _one_space(raw[0]), _one_space(raw[1])
+        if max(map(len, pair)) > config.max_characters:
             counts.drop("too long", *pair)
         elif _ratio(*pair) > config.max_ratio:
             counts.drop("length ratio", *pair)
@@ -178,21 +199,34 @@ def _with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
                 yield source, target
 
 
-def _cut(train: Dataset, config: DataConfig, taken: tuple[set[int], set[int]], split: str) -> list[Pair]:
+def _cut(
+    train: Dataset, config: DataConfig, taken: tuple[set[int], set[int]], split: str, counts: Counts
+) -> list[Pair]:
     """`data.holdout` pairs of train for a split that is missing, with neither side among the sentences `taken`.
 
     They are those of least hash, so that the choice depends on a pair alone, hardly on the others and not on their order.
     """
-    candidates = (
-        (_hash(f"{source}\t{target}"), (source, target)) for source, target in _with_text(train, Counts())
-        if max(len(source), len(target)) <= config.max_characters and _ratio(source, target) <= config.max_ratio
-        and _sentence_key(source) not in taken[0] and _sentence_key(target) not in taken[1])
-    count = min(config.holdout, int(len(train) * HOLDOUT_SHARE))
+    candidates = 0
+    least: dict[int, Pair] = {}
+    for pair in _with_text(train, Counts()):
+        if max(map(len, pair)) > config.max_characters or _ratio(*pair) > config.max_ratio:
+            continue
+        candidates += 1
+        if _sentence_key(pair[0]) not in taken[0] and _sentence_key(pair[1]) not in taken[1]:
+            least[_hash("\t".join(pair))] = pair
+            if len(least) > 10 * config.holdout:
+                least = dict(heapq.nsmallest(config.holdout, least.items()))
+    count = min(config.holdout, int(candidates * HOLDOUT_SHARE), len(least))
     if not count:
-        raise UserError(f"data.train: {len(train)} pairs are too few to cut a {split} split from; set data.{split}")
-    # Twice as many as wanted, since a pair may be there more than once.
-    unique = dict(heapq.nsmallest(2 * count, candidates))
-    return list(unique.values())[:count]
+        raise UserError(f"data.train: {candidates} clean pairs are too few to cut a {split} split from; set data.{split}")
+    counts.read = count
+    counts.note = "cut from train" + (f", fewer than data.holdout={config.holdout}" if count < config.holdout else "")
+    return [pair for _, pair in heapq.nsmallest(count, least.items())]
+
+
+def _one_space(text: str) -> str:
+    """`text` with single spaces for white space, line breaks among it."""
+    return " ".join(text.split())
 
 
 def _ratio(source: str, target: str) -> float:
@@ -202,7 +236,7 @@ def _ratio(source: str, target: str) -> float:
 
 def _sentence_key(text: str) -> int:
     """The same number for texts that differ in case, white space or compatible characters alone."""
-    return _hash(" ".join(unicodedata.normalize("NFKC", text).casefold().split()))
+    return _hash(_one_space(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def _hash(text: str) -> int:
@@ -225,31 +259,41 @@ def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Pa
     report = _load_report(splits)
     for split in SPLITS:
         rows = Dataset.from_file(str(splits / f"{split}.arrow"))
+        counts = Counts.from_json(report["splits"][split])
+        tokens, unknown = Counter[str](), Counter[str]()
         limit = max_tokens if split == "train" else None
-        _write(folder / f"{split}.arrow", TOKENS, _encoded(rows, source, target, limit, report["splits"][split]))
+        _write(folder / f"{split}.arrow", TOKENS, _encoded(rows, source, target, limit, counts, tokens, unknown))
+        report["splits"][split] = counts.as_json() | {
+            f"{side}_tokens": tokens[side] for side in ("source", "target")} | {
+            f"{side}_unknown": unknown[side] / max(1, tokens[side]) for side in ("source", "target")}
     if not report["splits"]["train"]["kept"]:
         raise UserError(f"train.batch_tokens={max_tokens} is less than the tokens of every training pair")
     _save_report(folder, report)
 
 
 def _encoded(
-    rows: Dataset, source: Tokenizer, target: Tokenizer, max_tokens: int | None, counts: dict[str, Any]
+    rows: Dataset, source: Tokenizer, target: Tokenizer, max_tokens: int | None, counts: Counts, tokens: Counter[str],
+    unknown: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Batches of rows with their ids and lengths; those over `max_tokens` are counted in `counts`."""
-    too_long = "more tokens than train.batch_tokens"
+    """Batches of rows with their ids and lengths; with `max_tokens`, the longer ones are dropped, as are those without any.
+
+    Adds to `tokens` and `unknown`, by side, the tokens written and those of them that are unknown.
+    """
     for batch in rows.iter(READ_ROWS):
         columns: dict[str, list[Any]] = {name: [] for name in TOKENS}
         for text, other, ids, other_ids in zip(
                 batch["source"], batch["target"], source.encode(batch["source"]), target.encode(batch["target"]),
                 strict=True):
-            if max_tokens is not None and max(len(ids), len(other_ids)) > max_tokens:
-                counts["kept"] -= 1
-                counts["dropped"][too_long] = counts["dropped"].get(too_long, 0) + 1
+            lengths = len(ids), len(other_ids)
+            if max_tokens is not None and (max(lengths) > max_tokens or min(lengths) == 1):
+                counts.kept -= 1
+                counts.drop("empty" if min(lengths) == 1 else "more tokens than train.batch_tokens", text, other)
                 continue
-            for name, value in zip(TOKENS, (text, other, ids, other_ids, len(ids), len(other_ids)), strict=True):
+            for name, value in zip(TOKENS, (text, other, ids, other_ids, *lengths), strict=True):
                 columns[name].append(value)
-        counts["source_tokens"] = counts.get("source_tokens", 0) + sum(columns["source_length"])
-        counts["target_tokens"] = counts.get("target_tokens", 0) + sum(columns["target_length"])
+        for side in ("source", "target"):
+            tokens[side] += sum(columns[f"{side}_length"])
+            unknown[side] += sum(ids.count(UNK_ID) for ids in columns[f"{side}_ids"])
         yield columns
 
 
@@ -263,18 +307,25 @@ def _texts(rows: Dataset, *columns: str) -> Iterator[str]:
 
 
 def _cached(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache, filled by `make` where it is missing: aside first, so that it is whole or not there."""
+    """The folder `name` of the cache, filled by `make` where it is missing: aside first, so that it is whole or not there.
+
+    Of several processes at once, one makes it and the others wait.
+    """
     folder = cache / name
-    if not folder.is_dir():
-        partial = cache / f".{name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        try:
-            make(partial)
-        except BaseException:
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / f".{name}.lock"):
+        if not folder.is_dir():
+            partial = cache / f".{name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
-            raise
-        partial.rename(folder)
+            partial.mkdir()
+            try:
+                make(partial)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            partial.rename(folder)
     return folder
 
 
@@ -300,6 +351,10 @@ def _chunks(pairs: Iterator[Pair]) -> Iterator[dict[str, list[str]]]:
             batch = {"source": [], "target": []}
     if batch["source"]:
         yield batch
+
+
+def _report(counts: dict[str, Counts]) -> dict[str, Any]:
+    return {"splits": {split: counts[split].as_json() for split in SPLITS}}
 
 
 def _save_report(folder: Path, report: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import logging
 import os
 import sys
 import zlib
@@ -12,6 +14,7 @@ from typing import Any
 
 import datasets
 from datasets import Dataset
+from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
 from translator.errors import UserError, one_line
@@ -19,6 +22,8 @@ from translator.errors import UserError, one_line
 SPLITS = ("train", "validation", "test")
 # TSV and CSV as they stand: no cell means "missing", however it is spelt, and in TSV a quotation mark is a character.
 TABLE = {"keep_default_na": False}
+# What `save_to_disk` leaves beside the data: of a dataset with splits, of one without.
+SAVED = ("dataset_dict.json", "state.json")
 READERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".json": ("json", {}), ".jsonl": ("json", {}), ".parquet": ("parquet", {}),
     ".csv": ("csv", TABLE), ".tsv": ("csv", TABLE | {"sep": "\t", "quoting": 3}),
@@ -26,6 +31,9 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 if not sys.stderr.isatty():
     datasets.disable_progress_bars()
+    disable_progress_bars()
+# The readers log what they then raise; it is said once, as a UserError.
+logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
 
 
 def read(config: DataConfig, split: str) -> Dataset | None:
@@ -41,11 +49,13 @@ def read(config: DataConfig, split: str) -> Dataset | None:
         where = f"data.path={config.path} {where}"
     try:
         rows = _load_path(config, value) if config.path is not None else _load_files(config, value)
+        pairs = _pairs(rows, config, where)
+        pairs.data.validate(full=True)  # JSON and Parquet are taken over without a look at their UTF-8
     except UserError:
         raise
     except Exception as error:  # whatever keeps data from loading, in as many types as there are formats and failures
-        raise UserError(f"{where}: cannot be loaded: {_reason(error)}") from error
-    pairs = _pairs(rows, config, where)
+        flaw = _first_flaw(Path(value)) if config.path is None and isinstance(value, str) else None
+        raise UserError(flaw or f"{where}: {_reason(error)}") from error
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
     return pairs
@@ -90,15 +100,24 @@ def _load_path(config: DataConfig, value: str | Sequence[str]) -> Dataset:
     if not isinstance(value, str):
         raise UserError(f"data.path={config.path}: its splits go by name; set data.path=null to name files")
     path = config.path or ""
-    if Path(path).is_dir() and any(Path(path).glob("*dict.json")):
-        splits = datasets.load_from_disk(path)
-        if value not in splits:
-            raise UserError(f"data.path={path}: has no split {value}, but {', '.join(splits)}")
-        return splits[value]
+    if Path(path).is_file():
+        raise UserError(f"data.path={path}: is a file; set data.path=null data.train={path}")
+    if any((Path(path) / name).is_file() for name in SAVED):
+        return _load_saved(path, value)
+    if config.folder is not None and Path(path).is_dir() and not (Path(path) / config.folder).is_dir():
+        raise UserError(f"data.folder={config.folder}: no such folder in {path}")
     if not Path(path).exists() and (path.startswith((".", "/", "~", "data/")) or path.count("/") > 1):
         hint = "; `make data` fetches the default data" if path.startswith("data/") else ""
         raise UserError(f"data.path={path}: no such folder{hint}")
     return datasets.load_dataset(path, config.config, data_dir=config.folder, revision=config.revision, split=value)
+
+
+def _load_saved(path: str, value: str) -> Dataset:
+    """A split, or slices such as train[:10%]+test, of a dataset that was saved to disk."""
+    saved = datasets.load_from_disk(path)
+    splits = {str(saved.split or "train"): saved} if isinstance(saved, Dataset) else saved
+    parts = datasets.ReadInstruction.from_spec(value).to_absolute({name: len(rows) for name, rows in splits.items()})
+    return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
 
 def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
@@ -144,9 +163,28 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
     return rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"), strict=True)))
 
 
+def _first_flaw(path: Path) -> str | None:
+    """Where a text file stops being UTF-8 or, in JSON Lines, JSON: looked for when it could not be loaded."""
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    if kind == ".parquet":
+        return None
+    try:
+        lines = read_lines(path)
+    except UserError as error:
+        return str(error)
+    for number, line in enumerate(lines if kind == ".jsonl" else [], start=1):
+        try:
+            json.loads(line or "null")
+        except json.JSONDecodeError as error:
+            return f"{path}:{number}: not JSON at column {error.colno}: {error.msg}"
+    return None
+
+
 def _reason(error: BaseException) -> str:
-    """What went wrong, in the words of the innermost cause that has any."""
+    """What went wrong, in the words of the innermost cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     words = one_line(str(error))
-    return f"{words[:400]} ({type(error).__name__})" if words else type(error).__name__
+    if "corresponds to no data" in words:
+        return "holds no rows"
+    return f"cannot be loaded: {words[:600]} ({type(error).__name__})"

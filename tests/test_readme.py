@@ -1,0 +1,84 @@
+"""What README shows is there and runs: targets, options, Python, figures."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from tests.conftest import ROOT, run_config
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z]+):.*##", MAKEFILE, re.MULTILINE))
+COMMANDS = sorted(set(re.findall(r"make [a-z]+(?: (?:TEXT|ARGS)=\"[^\"]*\")*", README)))
+
+
+def test_every_target_is_in_readme_and_help():
+    assert {m.split()[1] for m in re.findall(r"^\| `(make [a-z]+)`", README, re.MULTILINE)} == TARGETS
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {line.split()[0] for line in listed.splitlines() if line and line.split()[0] in TARGETS} == TARGETS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shown_parses(command):
+    words = shlex.split(command)
+    assert words[1] in TARGETS
+    arguments = dict(word.split("=", 1) for word in words[2:])
+    name = {"train": "train", "evaluate": "evaluate", "translate": "translate"}.get(words[1])
+    if name is None:
+        return
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        compose(name, overrides=[*(["name=x"] if name == "train" else []), *arguments.get("ARGS", "").split()])
+
+
+def test_every_file_named_is_there():
+    for name in re.findall(r"`((?:translator|scripts|conf)/[\w./-]+)`", README):
+        assert (ROOT / name).exists(), name
+
+
+def test_options_named_exist():
+    groups = vars(run_config())
+    for group, option in re.findall(r"`(data|tokenizer|model|optim|train|search)\.(\w+)", README):
+        assert hasattr(groups[group], option), f"{group}.{option}"
+    for line in (ROOT / "conf" / "experiment").glob("*.yaml"):
+        assert f"`{line.stem}`" in README
+
+
+def test_the_python_example_runs(run_folder, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(code.replace("runs/tatoeba-en-de-small", str(run_folder)), {})  # the README's own words
+    assert capsys.readouterr().out.startswith("[")
+
+
+def test_make_translate_takes_text_to_the_letter(tmp_path):
+    """Quotes, dollar signs, commas: the Makefile's own recipe, with `cat` in the place of the script."""
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (tmp_path / ".venv" / "ready").touch()
+    python = bin_folder / "python"
+    python.write_text("#!/bin/sh\ncat\n")
+    python.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+        os.utime(tmp_path / name, (0, 0))
+    for text in ("It's \"so\", isn't it?", "It costs $5, $(whoami) and `ls`.", "50 % \\n of; them & more | #1", "-n"):
+        shown = subprocess.run(
+            ["make", "-s", "translate", f"TEXT={text}"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert shown == text + "\n"
+    piped = subprocess.run(
+        ["make", "-s", "translate"], cwd=tmp_path, input="a\nb\n", capture_output=True, text=True, check=True)
+    assert piped.stdout == "a\nb\n"
+
+
+def test_the_default_data_are_fetched_only_where_needed():
+    for arguments, needed in (("", True), ("model=tiny", True), ("data=multi30k", False)):
+        command = ["make", "-n", "train", f"ARGS={arguments}"]
+        plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        built = (ROOT / "data" / "tatoeba" / "README.md").is_file()
+        assert ("prepare_tatoeba" in plan.stdout) == (needed and not built)

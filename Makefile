@@ -6,8 +6,6 @@ TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
-# Threads that wait sleep instead of spinning: beside another busy program, training is then twice as fast, not ten times slower.
-export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .PHONY: help train evaluate translate board data test lint setup clean

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.conftest import random_model, run_config
-from translator.optim import WeightAverage, build_optimizer, learning_rate
+from tests.conftest import model_config, random_model, run_config
+from translator.optim import WeightAverage, build_optimizers, learning_rate
 
 
 def options(**changes: object):
@@ -31,16 +31,31 @@ def test_no_warmup_starts_at_the_peak():
     assert learning_rate(options(schedule="cosine", lr=0.01, warmup_updates=0), 1, 0.0) == pytest.approx(0.01)
 
 
-def test_weight_decay_shrinks_matrices_alone():
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_weight_decay_shrinks_matrices_alone(optimizer):
     model = random_model()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizer = build_optimizer(model, options(weight_decay=0.5, lr=0.1))
+    optimizers = build_optimizers(model, options(optimizer=optimizer, weight_decay=0.5, lr=0.1))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    for each in optimizers:
+        each.step()
     for name, parameter in model.named_parameters():
         factor = 0.95 if parameter.dim() >= 2 else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
+
+
+def test_muon_takes_the_layers_maps_and_adamw_the_rest():
+    model = random_model(model_config(positions="relative"))
+    muon, adamw = build_optimizers(model, options(optimizer="muon"))
+    names = {id(p): name for name, p in model.named_parameters()}
+    taken = [names[id(p)] for group in muon.param_groups for p in group["params"]]
+    left = [names[id(p)] for group in adamw.param_groups for p in group["params"]]
+    assert sorted(taken + left) == sorted(names.values())
+    assert all(name.endswith("weight") and ("W_" in name or "inner" in name or "outer" in name) for name in taken)
+    assert any("tokens" in name for name in left)
+    assert any("relative" in name for name in left)
+    assert [len(build_optimizers(model, options(optimizer="adamw")))] == [1]
 
 
 def test_weight_average_follows_its_formula():
@@ -73,7 +88,7 @@ def test_schedules_towards_an_end_follow_the_progress(schedule, half, quarter):
 
 def test_every_parameter_is_optimised_once_with_the_options_given():
     model = random_model()
-    optimizer = build_optimizer(model, options(lr=0.25, betas="[0.8,0.95]", eps=1e-6, weight_decay=0.1))
+    (optimizer,) = build_optimizers(model, options(optimizer="adamw", lr=0.25, betas="[0.8,0.95]", eps=1e-6, weight_decay=0.1))
     held = [p for group in optimizer.param_groups for p in group["params"]]
     assert len(held) == len(set(held))
     assert set(held) == set(model.parameters())

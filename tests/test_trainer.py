@@ -73,7 +73,7 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("extra", [{}, {"ema_decay": 0.9}])
+@pytest.mark.parametrize("extra", [{"optimizer": "adamw"}, {"optimizer": "muon", "ema_decay": 0.9}])
 @pytest.mark.parametrize("stop_at", [3, 8, 9])
 def test_a_run_killed_and_resumed_is_the_run_never_interrupted(setup, extra, stop_at):
     config = options(accumulation=2)
@@ -147,7 +147,7 @@ def test_accumulated_batches_weigh_what_they_hold(setup):
     for batch in batches:
         trainer._loss(batch, tokens)
     accumulated = [p.grad.clone() for p in trainer.model.parameters()]
-    trainer.optimizer.zero_grad()
+    trainer.model.zero_grad()
     sources = [[i for i in row if i] for batch in batches for row in batch.source.tolist()]
     targets = [[i for i in row if i] for batch in batches for row in batch.target_out.tolist()]
     trainer._loss(collate(sources, targets), tokens)

@@ -114,6 +114,7 @@ class ModelConfig:
 class OptimConfig:
     """How weights are updated: conf/optim."""
 
+    optimizer: Literal["adamw", "muon"]
     lr: float
     betas: tuple[float, ...]
     eps: float

@@ -8,22 +8,35 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from translator.config import OptimConfig
 
+MUON_MOMENTUM = 0.95
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """Fused AdamW (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101).
 
-    Weight decay acts on matrices; biases and normalisation scales are free of it.
+def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
+    """The optimizers of a model's weights: AdamW for all, or Muon for the layers' matrices and AdamW for the rest.
+
+    AdamW: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, fused. Muon: Jordan et al. 2024,
+    https://kellerjordan.github.io/posts/muon/, which orthogonalises each matrix's update; its updates are scaled to the size of
+    AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982), so that one learning rate serves both. Weight decay acts on
+    matrices; biases and normalisation scales are free of it.
     """
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
+    matrices, vectors = [p for p in model.parameters() if p.dim() >= 2], [p for p in model.parameters() if p.dim() < 2]
+    optimizers: list[Optimizer] = []
+    if config.optimizer == "muon":
+        # Of the linear maps, the output projection is often the embedding too, of which a batch touches a few rows.
+        maps = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
+        optimizers.append(torch.optim.Muon(
+            maps, lr=config.lr, weight_decay=config.weight_decay, momentum=MUON_MOMENTUM, adjust_lr_fn="match_rms_adamw"))
+        taken = set(maps)
+        matrices = [p for p in matrices if p not in taken]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        groups,
-        lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, weight_decay=config.weight_decay,
-        fused=True)
+    optimizers.append(torch.optim.AdamW(
+        groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, weight_decay=config.weight_decay,
+        fused=True))
+    return optimizers
 
 
 def learning_rate(config: OptimConfig, update: int, progress: float) -> float:

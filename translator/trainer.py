@@ -27,7 +27,7 @@ from translator.errors import UserError
 from translator.loss import label_smoothed_cross_entropy, negative_log_likelihood
 from translator.metrics import better, score
 from translator.model import Transformer
-from translator.optim import WeightAverage, build_optimizer, learning_rate
+from translator.optim import WeightAverage, build_optimizers, learning_rate
 from translator.randomness import derive_seed
 from translator.tokenizer import PAD_ID
 from translator.tracking import Progress, Tracker, say
@@ -89,7 +89,7 @@ class Trainer:
         self.translate = translate
         self.precision = precision
         self.device = next(model.parameters()).device
-        self.optimizer = build_optimizer(model, config.optim)
+        self.optimizers = build_optimizers(model, config.optim)
         self.average = WeightAverage(model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         self.batches = BatchSource(
@@ -113,7 +113,7 @@ class Trainer:
             start = time.perf_counter()
             float(self._loss(batch, batch.num_tokens)[0])  # reading a number waits for the device
             seconds = time.perf_counter() - start
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         return seconds * self.config.train.accumulation
 
     @property
@@ -156,8 +156,9 @@ class Trainer:
         self.model.train()
         state.update += 1
         rate = learning_rate(config.optim, state.update, self._fraction())
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
         total = torch.zeros((), device=self.device)
         for batch in batches:
             loss, logits, targets = self._loss(batch, tokens)
@@ -167,8 +168,9 @@ class Trainer:
             raise UserError(
                 f"update {state.update}: the gradient is {float(norm)}, so training stopped; its last good checkpoint is "
                 f"in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.model.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.model, state.update)
         state.tokens += tokens
@@ -342,8 +344,8 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
         training = {
-            f"optimizer.{index}.{name}": value
-            for index, values in self.optimizer.state_dict()["state"].items() for name, value in values.items()}
+            f"optimizer.{number}.{index}.{name}": value for number, optimizer in enumerate(self.optimizers)
+            for index, values in optimizer.state_dict()["state"].items() for name, value in values.items()}
         weights = weights_of(self.model)
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
@@ -372,12 +374,13 @@ class Trainer:
             self.average.load(weights)
             weights = {name.removeprefix("raw."): w for name, w in training.items() if name.startswith("raw.")}
         load_into(self.model, weights, self.folder.checkpoints)
-        states: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in training.items():
-            if key.startswith("optimizer."):
-                _, index, name = key.split(".")
-                states.setdefault(int(index), {})[name] = tensor
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": states})
+        for number, optimizer in enumerate(self.optimizers):
+            states: dict[int, dict[str, Tensor]] = {}
+            for key, tensor in training.items():
+                if key.startswith(f"optimizer.{number}."):
+                    index, name = key.split(".")[2:]
+                    states.setdefault(int(index), {})[name] = tensor
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
 
     @contextmanager
     def _catching_signals(self) -> Iterator[None]:

@@ -50,9 +50,9 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'error: Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3' >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade --constraint constraints.txt pip setuptools
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install -qq --upgrade --constraint constraints.txt pip setuptools
+	$(BIN)/pip install -qq --constraint constraints.txt torch
+	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 $(TATOEBA): | $(READY)

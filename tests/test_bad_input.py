@@ -145,4 +145,5 @@ def test_a_full_disk_while_training(bad, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, preexec_fn=limit, env=os.environ)
-    assert_user_error(result, "safetensors")
+    assert_user_error(result, "tokenizer.model: cannot be written")
+    assert not (tmp_path / "run" / "config.yaml").exists()

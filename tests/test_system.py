@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.conftest import write_pairs
 
 OPTIONS = [
-    "data=files", "data.holdout=150", "tokenizer.vocab_size=24", "tokenizer.byte_fallback=false", "model=tiny",
+    "data=files", "data.holdout=150", "tokenizer.vocab_size=20", "tokenizer.byte_fallback=false", "model=tiny",
     "model.d_model=64", "model.d_ff=128", "model.encoder_layers=2", "model.decoder_layers=2", "model.dropout=0",
     "model.positions=relative",
     "optim.lr=5e-3", "optim.warmup_updates=100", "train.batch_tokens=1024",

@@ -159,7 +159,7 @@ def test_training_learns_and_keeps_the_best_weights(setup):
     trainer = setup(options(max_updates=60, validate_every=20, metric="loss"))
     outcome = trainer.fit()
     losses = [v["loss"] for v in trainer.state.validations]
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
     best = min(trainer.state.validations, key=lambda v: v["loss"])
     assert outcome.metrics["loss"] == best["loss"]
     assert f"{best['update']}" in outcome.kept

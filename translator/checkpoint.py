@@ -52,10 +52,10 @@ class RunFolder:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         source, target = tokenizers
         if source is target:
-            source.save(self.path / "tokenizer.model")
+            write_bytes(self.path / "tokenizer.model", source.model)
         else:
-            source.save(self.path / "tokenizer.source.model")
-            target.save(self.path / "tokenizer.target.model")
+            write_bytes(self.path / "tokenizer.source.model", source.model)
+            write_bytes(self.path / "tokenizer.target.model", target.model)
         write_text(self.report_file, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
         write_text(self.config_file, to_yaml(config))
 
@@ -166,11 +166,19 @@ def load_tensors(path: Path) -> Weights:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file aside, sync it, then rename it into place."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file aside, sync it, then rename it into place."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    _sync(partial)
-    partial.rename(path)
+    try:
+        partial.write_bytes(content)
+        _sync(partial)
+        partial.rename(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def weights_of(model: nn.Module) -> Weights:

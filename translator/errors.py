@@ -33,7 +33,7 @@ def one_line_errors() -> Iterator[None]:
         if type(error).__module__.startswith(("hydra", "omegaconf")):
             _exit(f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
-            _exit(f"{error.filename or 'system'}: {error.strerror or error}")
+            _exit(f"{error.filename or 'a file could not be read or written'}: {error.strerror or error}")
         raise
 
 

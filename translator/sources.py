@@ -14,6 +14,7 @@ from typing import Any
 
 import datasets
 from datasets import Dataset
+from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
@@ -32,8 +33,9 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {
 if not sys.stderr.isatty():
     datasets.disable_progress_bars()
     disable_progress_bars()
-# The readers log what they then raise; it is said once, as a UserError.
-logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
+# The readers log what they then raise: it is said once, as a UserError. Nor need every plain README be called one.
+for name in ("datasets.packaged_modules", "huggingface_hub.repocard"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def read(config: DataConfig, split: str) -> Dataset | None:
@@ -62,19 +64,27 @@ def read(config: DataConfig, split: str) -> Dataset | None:
 
 
 def identity(config: DataConfig) -> list[Any]:
-    """What tells these data from others and from their own later versions: files by size and time, hub data by fingerprint."""
+    """What tells these data from others and from their own later versions: files by size and time, hub data by commit."""
     if config.path is None:
         names = [getattr(config, split) for split in SPLITS]
         files = [Path(f) for name in names if name is not None for f in ((name,) if isinstance(name, str) else name)]
     elif Path(config.path).is_dir():
         files = sorted(path for path in Path(config.path).rglob("*") if path.is_file())
     else:
-        splits = [read(config, split) for split in SPLITS]
-        return [split._fingerprint if split is not None else None for split in splits]
+        _require_folder_or_hub_id(config.path)
+        return _commit(config) or [rows and rows._fingerprint for rows in (read(config, split) for split in SPLITS)]
     for file in files:
         if not file.is_file():
             raise UserError(f"{file}: no such file (named by data.train, data.validation or data.test)")
     return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def _commit(config: DataConfig) -> list[str]:
+    """The commit of a dataset on the hub; nothing where the hub does not say: `read` then finds out why, or has a copy."""
+    try:
+        return [str(HfApi().dataset_info(config.path or "", revision=config.revision, timeout=10).sha)]
+    except Exception:  # any of the client's many: no network, none such, not allowed, switched off
+        return []
 
 
 def read_lines(path: Path) -> list[str]:
@@ -100,16 +110,21 @@ def _load_path(config: DataConfig, value: str | Sequence[str]) -> Dataset:
     if not isinstance(value, str):
         raise UserError(f"data.path={config.path}: its splits go by name; set data.path=null to name files")
     path = config.path or ""
-    if Path(path).is_file():
-        raise UserError(f"data.path={path}: is a file; set data.path=null data.train={path}")
+    _require_folder_or_hub_id(path)
     if any((Path(path) / name).is_file() for name in SAVED):
         return _load_saved(path, value)
     if config.folder is not None and Path(path).is_dir() and not (Path(path) / config.folder).is_dir():
         raise UserError(f"data.folder={config.folder}: no such folder in {path}")
+    return datasets.load_dataset(path, config.config, data_dir=config.folder, revision=config.revision, split=value)
+
+
+def _require_folder_or_hub_id(path: str) -> None:
+    """UserError for what is neither, before the hub is asked."""
+    if Path(path).is_file():
+        raise UserError(f"data.path={path}: is a file; set data.path=null data.train={path}")
     if not Path(path).exists() and (path.startswith((".", "/", "~", "data/")) or path.count("/") > 1):
         hint = "; `make data` fetches the default data" if path.startswith("data/") else ""
         raise UserError(f"data.path={path}: no such folder{hint}")
-    return datasets.load_dataset(path, config.config, data_dir=config.folder, revision=config.revision, split=value)
 
 
 def _load_saved(path: str, value: str) -> Dataset:

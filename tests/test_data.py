@@ -1,0 +1,516 @@
+"""Every format reads the same rows, every row is kept or counted, no sentence crosses splits, and the cache never lies."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, ROOT, SHARED_DATASETS, run_config, tokenizer_config, write_pairs
+from translator import data
+from translator.cleaning import EXAMPLES, sentence_key
+from translator.config import DataConfig, build
+from translator.data import Corpus, describe, load_split, prepare
+from translator.errors import UserError
+from translator.sources import SPLITS, read
+from translator.tokenizer import EOS_ID
+
+TRICKY = [
+    ('"A" quoted', 'Ein "Zitat'), ("NA", "null"), ("None", "nan"), ("007", "1.0"), ("a, b; c", "d, e"), ("'tis", "’s ist"),
+    ("naïve café", "日本語 🙂"), ("True", "1e5"), ("# comment", "\\n stays"), ("a\u2028b", "c\x85d")]
+WORDS = st.text("abcß ", max_size=12)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_datasets_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`datasets` keeps its own copies of what it reads: not in the user's folder while testing."""
+    before, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, tmp_path_factory.mktemp("datasets")
+    yield
+    datasets.config.HF_DATASETS_CACHE = before
+
+
+def config(cache: Path, **changes: object) -> DataConfig:
+    plain = {
+        "path": None, "config": None, "revision": None, "folder": None, "train": "", "validation": None, "test": None,
+        "source": "en", "target": "de", "holdout": 5, "limit": None, "max_characters": 200, "max_ratio": 3.0,
+        "cache": str(cache)}
+    return build(DataConfig, plain | changes)
+
+
+def prepared(cache: Path, **changes: object) -> Corpus:
+    return prepare(config(cache, **changes), tokenizer_config(), max_tokens=100)
+
+
+def pairs_of(rows: datasets.Dataset | None) -> list[tuple[str, str]]:
+    assert rows is not None
+    return list(zip(rows["source"], rows["target"], strict=True))
+
+
+def json_lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def table(path: Path, pairs: list[tuple[str, str]], **style: Any) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, **style).writerows([("id", "en", "de"), *((i, *pair) for i, pair in enumerate(pairs))])
+
+
+def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> None:
+    path.write_text("id\ten\tde\n" + "".join(f"{i}\t{s}\t{t}\n" for i, (s, t) in enumerate(pairs)), encoding="utf-8")
+
+
+def flat_rows(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    return [{"id": i, "en": s, "de": t} for i, (s, t) in enumerate(pairs)]
+
+
+def nested_rows(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    return [{"id": i, "translation": {"de": t, "en": s, "fr": ""}} for i, (s, t) in enumerate(pairs)]
+
+
+FORMATS: dict[str, Callable[[Path, list[tuple[str, str]]], object]] = {
+    "flat.jsonl": lambda path, pairs: json_lines(path, flat_rows(pairs)),
+    "nested.jsonl": lambda path, pairs: json_lines(path, nested_rows(pairs)),
+    "array.json": lambda path, pairs: path.write_text(json.dumps(flat_rows(pairs), indent=1)),
+    "comma.csv": table,
+    "windows.csv": lambda path, pairs: table(path, pairs, lineterminator="\r\n", quoting=csv.QUOTE_ALL),
+    "plain.tsv": write_tsv,
+    "flat.parquet": lambda path, pairs: pq.write_table(pa.Table.from_pylist(flat_rows(pairs)), path),
+    "nested.parquet": lambda path, pairs: pq.write_table(pa.Table.from_pylist(nested_rows(pairs)), path),
+}
+
+
+# Reading
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *(f"{name}.gz" for name in FORMATS if not name.endswith(".parquet"))])
+def test_every_format_reads_the_same_rows(tmp_path, name):
+    file = tmp_path / name
+    FORMATS[name.removesuffix(".gz")](file, TRICKY)
+    if file.suffix == ".gz":
+        file.write_bytes(gzip.compress(file.read_bytes()))
+    assert pairs_of(read(config(tmp_path, train=str(file)), "train")) == TRICKY
+    turned = read(config(tmp_path, train=str(file), source="de", target="en"), "train")
+    assert pairs_of(turned) == [(t, s) for s, t in TRICKY]
+
+
+@pytest.mark.parametrize("name", ["numbers.tsv", "numbers.csv"])
+def test_numbers_in_tables_stay_text(tmp_path, name):
+    pairs = [("007", "1.0"), ("1e3", "08")]
+    FORMATS["plain.tsv" if name.endswith("tsv") else "comma.csv"](tmp_path / name, pairs)
+    assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/{name}"), "train")) == pairs
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_paired_text_reads_the_same_rows(tmp_path, suffix, newline):
+    names = []
+    for side, language in enumerate(("en", "de")):
+        content = "".join(pair[side] + newline for pair in TRICKY).encode()
+        names.append(tmp_path / f"{language}{suffix}")
+        names[-1].write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    assert pairs_of(read(config(tmp_path, train=list(map(str, names))), "train")) == TRICKY
+
+
+def test_line_breaks_within_csv_cells_become_spaces_in_train(tmp_path):
+    table(tmp_path / "a.csv", [*PAIRS, ("one\nline", "eine \r\n Zeile ")])
+    train, validation, test = (pairs_of(load_split(config(tmp_path, train=f"{tmp_path}/a.csv"), split)) for split in SPLITS)
+    assert ("one line", "eine Zeile") in train or ("one\nline", "eine \r\n Zeile ") in validation + test
+
+
+def test_local_folders(tmp_path):
+    """Data files with a card, a folder within, saved splits with slices, a saved single dataset."""
+    files, within, saved, single = (tmp_path / name for name in ("files", "within/sub", "saved", "single"))
+    for folder in (files, within):
+        folder.mkdir(parents=True)
+        json_lines(folder / "train.jsonl", flat_rows(PAIRS))
+    (files / "README.md").write_text("---\nlicense: cc0-1.0\n---\n# Pairs\n")
+    rows = datasets.Dataset.from_list(flat_rows(PAIRS))
+    datasets.DatasetDict({"train": rows, "dev": rows.select(range(4))}).save_to_disk(saved)
+    rows.save_to_disk(single)
+    for options in ({"path": files}, {"path": within.parent, "folder": "sub"}, {"path": saved}, {"path": single}):
+        options = {key: str(value) for key, value in options.items()}
+        assert pairs_of(read(config(tmp_path, train="train", **options), "train")) == PAIRS
+        assert pairs_of(read(config(tmp_path, train="train[:10]", **options), "train")) == PAIRS[:10]
+    assert pairs_of(read(config(tmp_path, train="train[-2:]+dev", path=str(saved)), "train")) == PAIRS[-2:] + PAIRS[:4]
+    assert pairs_of(read(config(tmp_path, train="train[50%:]", path=str(saved)), "train")) == PAIRS[96:]
+
+
+def make_bad_files(folder: Path) -> None:
+    write_pairs(folder / "good.tsv", PAIRS)
+    (folder / "cut.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "c", "de":\n')
+    (folder / "latin.jsonl").write_bytes('{"en": "a", "de": "b"}\n{"en": "café", "de": "c"}\n'.encode("latin-1"))
+    (folder / "latin.tsv").write_bytes("en\tde\na\tb\ncafé\tc\n".encode("latin-1"))
+    (folder / "latin.csv.gz").write_bytes(gzip.compress("en,de\na,b\ncafé,c\n".encode("latin-1")))
+    pq.write_table(pa.table({"en": ["caf"], "de": ["b"]}), folder / "latin.parquet", compression="none", use_dictionary=False)
+    content = (folder / "latin.parquet").read_bytes()
+    (folder / "latin.parquet").write_bytes(content.replace(b"caf", b"ca\xe9"))
+    (folder / "cut.json").write_text('[{"en": "a", "de": "b"}, {"en": "c"')
+    for name in ("junk.jsonl", "junk.json", "junk.tsv", "junk.csv", "junk.parquet", "junk.tsv.gz"):
+        (folder / name).write_bytes(bytes(range(256)) * 40)
+    (folder / "empty.csv").write_bytes(b"")
+    (folder / "none.json").write_text("[]")
+    (folder / "blank.jsonl").write_text("\n\n")
+    (folder / "header.tsv").write_text("en\tde\n")
+    (folder / "ragged.csv").write_text("en,de\na,b\nc,d,e\n")
+    (folder / "numbers.jsonl").write_text('{"en": 1, "de": 2}\n' * 30)
+    (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
+    (folder / "blank.tsv").write_text("en\tde\n" + "a\t \n" * 30)
+    (folder / "three.txt").write_text("a\nb\nc\n")
+    (folder / "two.txt").write_text("a\nb\n")
+    (folder / "folder").mkdir()
+    json_lines(folder / "folder" / "train.jsonl", flat_rows(PAIRS))
+
+
+BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "missing file": ({"train": "nothing.tsv"}, ["nothing.tsv", "no such file"]),
+    "missing validation": ({"train": "good.tsv", "validation": "nothing.tsv"}, ["nothing.tsv", "no such file"]),
+    "unknown format": ({"train": "two.txt"}, ["two.txt", ".parquet", "[SOURCES,TARGETS]"]),
+    "malformed JSON Lines": ({"train": "cut.jsonl"}, ["cut.jsonl:2", "not JSON"]),
+    "malformed JSON": ({"train": "cut.json"}, ["cut.json"]),
+    "not UTF-8, JSON Lines": ({"train": "latin.jsonl"}, ["latin.jsonl:2", "byte 12", "UTF-8"]),
+    "not UTF-8, TSV": ({"train": "latin.tsv"}, ["latin.tsv:3", "byte 4", "UTF-8"]),
+    "not UTF-8, CSV.GZ": ({"train": "latin.csv.gz"}, ["latin.csv.gz:3", "byte 4", "UTF-8"]),
+    "not UTF-8, Parquet": ({"train": "latin.parquet"}, ["latin.parquet", "UTF8"]),
+    "not UTF-8, text": ({"train": ["two.txt", "latin.tsv"]}, ["latin.tsv:3", "byte 4", "UTF-8"]),
+    "junk JSON Lines": ({"train": "junk.jsonl"}, ["junk.jsonl:"]),
+    "junk JSON": ({"train": "junk.json"}, ["junk.json:"]),
+    "junk TSV": ({"train": "junk.tsv"}, ["junk.tsv:"]),
+    "junk CSV": ({"train": "junk.csv"}, ["junk.csv:"]),
+    "junk Parquet": ({"train": "junk.parquet"}, ["junk.parquet"]),
+    "junk gzip": ({"train": "junk.tsv.gz"}, ["junk.tsv.gz"]),
+    "empty file": ({"train": "empty.csv"}, ["empty.csv", "empty"]),
+    "empty list": ({"train": "none.json"}, ["none.json", "no rows"]),
+    "blank lines": ({"train": "blank.jsonl"}, ["blank.jsonl", "no rows"]),
+    "only a header": ({"train": "header.tsv"}, ["header.tsv", "no rows"]),
+    "a cell too many": ({"train": "ragged.csv"}, ["ragged.csv", "line 3"]),
+    "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
+    "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
+    "only numbers": ({"train": "numbers.jsonl"}, ["too few"]),
+    "no text": ({"train": "blank.tsv"}, ["too few"]),
+    "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
+    "nothing left": (
+        {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "none is left", "192 overlap"]),
+    "unequal lengths": ({"train": ["two.txt", "three.txt"]}, ["two.txt", "2", "three.txt", "3"]),
+    "one text file": ({"train": ["two.txt"]}, ["two.txt", "[SOURCES,TARGETS]"]),
+    "a file as path": ({"path": "good.tsv", "train": "train"}, ["good.tsv", "data.path=null"]),
+    "no such local folder": ({"path": "./nowhere", "train": "train"}, ["./nowhere", "no such folder"]),
+    "no such split": ({"path": "folder", "train": "dev"}, ["dev", "train"]),
+    "no such folder within": ({"path": "folder", "folder": "sub", "train": "train"}, ["data.folder=sub"]),
+    "files with a path": ({"path": "folder", "train": ["a", "b"]}, ["data.path", "data.path=null"]),
+    "empty folder": ({"path": "void", "train": "train"}, ["void"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, case):
+    options, words = BAD[case]
+    make_bad_files(tmp_path)
+    (tmp_path / "void").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        prepared(tmp_path / "cache", **options)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+    assert not [path for path in (tmp_path / "cache").glob("*") if path.name[0] != "."]
+
+
+def test_a_saved_dataset_names_its_splits(tmp_path):
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(flat_rows(PAIRS))}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(UserError, match=r"dev.*train"):
+        read(config(tmp_path, path=str(tmp_path / "saved"), train="dev"), "train")
+
+
+# Cleaning
+
+ROWS = st.lists(st.tuples(st.none() | WORDS, st.none() | WORDS), min_size=1, max_size=40)
+
+
+@settings(max_examples=25)
+@given(train=ROWS, validation=st.none() | ROWS, test=st.none() | ROWS, limit=st.none() | st.integers(1, 30))
+def test_every_row_is_kept_or_counted_and_no_sentence_crosses(tmp_path_factory, train, validation, test, limit):
+    folder = tmp_path_factory.mktemp("rows")
+    rows = {"train": [*train, *PAIRS[:15], *PAIRS[:15]], "validation": validation, "test": test}
+    files: dict[str, str | None] = {}
+    for split, pairs in rows.items():
+        columns = {"en": [s for s, _ in pairs or []], "de": [t for _, t in pairs or []]}
+        pq.write_table(pa.table(columns, schema=pa.schema({"en": pa.string(), "de": pa.string()})), folder / f"{split}.parquet")
+        files[split] = f"{folder}/{split}.parquet" if pairs is not None else None
+    options = config(folder / "cache", **files, limit=limit, holdout=2, max_characters=40, max_ratio=1.5)
+    given_splits = [split for split in ("validation", "test") if rows[split] is not None]
+    if any(not any((s or "").strip() and (t or "").strip() for s, t in rows[split] or []) for split in given_splits):
+        with pytest.raises(UserError, match="lacks text"):
+            load_split(options, "train")
+        return
+    kept = {split: pairs_of(load_split(options, split)) for split in SPLITS}
+    report = data._load_report(data._clean_splits(options))["splits"]
+    for split, counts in report.items():
+        assert counts["read"] == counts["kept"] + sum(counts["dropped"].values())
+        assert counts["kept"] == len(kept[split])
+        assert counts["examples"].keys() == counts["dropped"].keys()
+        assert all(len(counts["examples"][cause]) == min(EXAMPLES, count) for cause, count in counts["dropped"].items())
+    # Cut splits take their rows from train; each row of train is read in one split alone.
+    assert sum(report[split]["read"] for split in SPLITS if split not in given_splits) == len(rows["train"])
+    for split in given_splits:
+        assert report[split]["read"] == len(rows[split])
+        assert kept[split] == [(s, t) for s, t in rows[split] if (s or "").strip() and (t or "").strip()]
+    assert len(kept["train"]) <= (limit or len(rows["train"]))
+    for side in (0, 1):
+        sentences = {split: {sentence_key(pair[side]) for pair in kept[split]} for split in SPLITS}
+        assert not sentences["train"] & (sentences["validation"] | sentences["test"])
+        if len(given_splits) < 2:
+            assert not sentences["validation"] & sentences["test"]
+
+
+def test_causes_and_their_examples(tmp_path):
+    long, odd = ("x" * 201, "y" * 201), ("Hi", "z" * 60)
+    bad = [(None, "a"), (" ", "b"), long, odd, PAIRS[0], ("SHE  sees two houses.", "new"), ("new", "ｓie sieht zwei häuser.")]
+    json_lines(tmp_path / "train.jsonl", flat_rows([*PAIRS[1:], PAIRS[5], *bad, ("Tom", "Tom"), ("One more", "Noch eins")]))
+    json_lines(tmp_path / "held.jsonl", flat_rows(PAIRS[:1]))
+    files = dict.fromkeys(("validation", "test"), f"{tmp_path}/held.jsonl")
+    corpus = prepared(tmp_path / "cache", train=f"{tmp_path}/train.jsonl", **files, limit=192)
+    counts = corpus.report["splits"]["train"]
+    assert counts["dropped"] == {
+        "missing or not text": 1, "empty": 1, "too long": 1, "length ratio": 1, "duplicate": 1,
+        "overlap with validation or test": 3, "beyond data.limit": 1}
+    assert counts["examples"]["missing or not text"] == [[None, "a"]]
+    assert counts["examples"]["length ratio"] == [list(odd)]
+    assert pairs_of(corpus.train) == [*PAIRS[1:], ("Tom", "Tom")]
+    said = describe(corpus.report)
+    assert said.splitlines()[0].startswith("train      192 of 201 pairs; dropped: ")
+    for cause, count in counts["dropped"].items():
+        assert f"{count} {cause}" in said
+
+
+def test_pairs_too_long_for_a_batch_are_dropped_from_train_alone(tmp_path):
+    long = (" ".join(["tree"] * 38), " ".join(["Baum"] * 38))
+    write_pairs(tmp_path / "train.tsv", [*PAIRS, long])
+    write_pairs(tmp_path / "held.tsv", [(long[0] + " now", long[1] + " nun")])
+    held = {"validation": f"{tmp_path}/held.tsv", "test": f"{tmp_path}/held.tsv"}
+    options = config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held, max_characters=1000)
+    corpus = prepare(options, tokenizer_config(), max_tokens=30)
+    counts = corpus.report["splits"]["train"]
+    assert counts["dropped"] == {"more tokens than train.batch_tokens": 1}
+    assert counts["examples"]["more tokens than train.batch_tokens"] == [list(long)]
+    assert len(corpus.train) == counts["kept"] == len(PAIRS)
+    assert len(corpus.test) == 1
+    with pytest.raises(UserError, match="train.batch_tokens=2"):
+        prepare(options, tokenizer_config(), max_tokens=2)
+
+
+def test_what_is_unknown_to_the_tokenizer_is_said(tmp_path):
+    write_pairs(tmp_path / "train.tsv", PAIRS)
+    write_pairs(tmp_path / "held.tsv", [("日本", "Japan")])
+    held = {"validation": f"{tmp_path}/held.tsv", "test": f"{tmp_path}/held.tsv"}
+    options = config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held)
+    corpus = prepare(options, tokenizer_config(byte_fallback=False, vocab_size=60), max_tokens=100)
+    assert corpus.report["splits"]["test"]["source_unknown"] > 0
+    assert corpus.report["splits"]["train"]["source_unknown"] == 0
+    assert "unknown" in describe(corpus.report).splitlines()[2]
+
+
+# Cutting
+
+
+@settings(max_examples=10)
+@given(seed=st.randoms(use_true_random=False))
+def test_the_cut_depends_on_the_pairs_not_on_their_order(tmp_path_factory, seed):
+    folder = tmp_path_factory.mktemp("order")
+    shuffled = seed.sample(PAIRS, len(PAIRS))
+    for name, pairs in (("a", PAIRS), ("b", shuffled)):
+        write_pairs(folder / f"{name}.tsv", pairs)
+    for split in ("validation", "test"):
+        a, b = (load_split(config(folder / "cache", train=f"{folder}/{name}.tsv"), split) for name in "ab")
+        assert pairs_of(a) == pairs_of(b)
+
+
+def test_more_rows_move_few_held_out_pairs(tmp_path):
+    numbered = [(f"{i} {s}", f"{i} {t}") for i in range(10) for s, t in PAIRS]
+    write_pairs(tmp_path / "a.tsv", numbered)
+    write_pairs(tmp_path / "b.tsv", [(f"new {s}", f"neu {t}") for s, t in numbered[:50]] + numbered)
+    options = [config(tmp_path, train=f"{tmp_path}/{name}.tsv", holdout=90) for name in "ab"]
+    before, after = (pairs_of(load_split(option, "test")) for option in options)
+    assert len(set(before) & set(after)) > 75
+
+
+def test_a_small_corpus_gives_a_tenth_and_says_so(tmp_path):
+    write_pairs(tmp_path / "a.tsv", [(f"{i} {s}", f"{i} {t}") for i, (s, t) in enumerate(PAIRS)] + [("", "x")] * 500)
+    corpus = prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv", holdout=50)
+    assert (len(corpus.validation), len(corpus.test)) == (19, 19)
+    assert len(corpus.train) == len(PAIRS) - 38
+    assert "fewer than data.holdout=50" in describe(corpus.report)
+
+
+# Tokenising
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_tokens_belong_to_their_text(tmp_path, joint):
+    write_pairs(tmp_path / "a.tsv", PAIRS)
+    subwords = tokenizer_config(joint=joint, vocab_size=320 if joint else 290)
+    corpus = prepare(config(tmp_path / "cache", train=f"{tmp_path}/a.tsv"), subwords, max_tokens=100)
+    assert (corpus.source_tokenizer is corpus.target_tokenizer) == joint
+    assert (corpus.source_tokenizer.model == corpus.target_tokenizer.model) == joint
+    for split in SPLITS:
+        rows = getattr(corpus, split)
+        for side, tokenizer in (("source", corpus.source_tokenizer), ("target", corpus.target_tokenizer)):
+            ids = rows[f"{side}_ids"]
+            assert list(ids) == tokenizer.encode(rows[side])
+            assert all(sequence[-1] == EOS_ID for sequence in ids)
+            assert list(rows[f"{side}_length"]) == list(map(len, ids))
+            assert corpus.report["splits"][split][f"{side}_tokens"] == sum(map(len, ids))
+            assert rows.features[f"{side}_ids"] == datasets.List(datasets.Value("int32"))
+
+
+def test_the_tokenizer_never_sees_held_out_text(tmp_path):
+    write_pairs(tmp_path / "train.tsv", PAIRS)
+    for name, word in (("a", "kiwi"), ("b", "zebra")):
+        write_pairs(tmp_path / f"{name}.tsv", [(f"A {word} is here.", f"Hier ist {word}.")] * 20)
+    a, b = (prepared(tmp_path / "cache", train=f"{tmp_path}/train.tsv", validation=f"{tmp_path}/{name}.tsv",
+                     test=f"{tmp_path}/{name}.tsv") for name in "ab")
+    assert a.source_tokenizer.model == b.source_tokenizer.model
+
+
+# The cache
+
+
+def count_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lists the parts that are worked out, rather than taken from the cache, from now on."""
+    done: list[str] = []
+    for name in ("_write_splits", "_tokenise"):
+        work = getattr(data, name)
+        monkeypatch.setattr(data, name, lambda *args, name=name, work=work: (done.append(name), work(*args))[1])
+    return done
+
+
+def test_a_second_start_takes_all_from_the_cache(tmp_path, monkeypatch):
+    write_pairs(tmp_path / "a.tsv", PAIRS)
+    options = {"train": f"{tmp_path}/a.tsv"}
+    fresh = prepared(tmp_path / "cache", **options)
+    done = count_work(monkeypatch)
+    monkeypatch.setattr(data, "read", None)
+    began = time.perf_counter()
+    again = prepared(tmp_path / "cache", **options)
+    assert time.perf_counter() - began < 1
+    assert not done
+    for split in SPLITS:
+        assert getattr(again, split).to_dict() == getattr(fresh, split).to_dict()
+        assert pairs_of(load_split(config(tmp_path / "cache", **options), split)) == pairs_of(getattr(fresh, split))
+    assert again.report == fresh.report
+    assert again.source_tokenizer.model == fresh.source_tokenizer.model
+
+
+DATA_CHANGES = [
+    {"limit": 50}, {"holdout": 4}, {"max_characters": 150}, {"max_ratio": 2.5}, {"source": "de", "target": "en"},
+    {"validation": "b.tsv"}, {"test": "b.tsv"}, {"train": "c.tsv"}, {"config": "x"}, {"revision": "x"}, {"folder": "x"}]
+TOKENIZER_CHANGES = [
+    {"model_type": "bpe"}, {"vocab_size": 310}, {"joint": False, "vocab_size": 290}, {"byte_fallback": False, "vocab_size": 60},
+    {"character_coverage": 0.99}]
+
+
+@pytest.mark.parametrize("change", DATA_CHANGES, ids=str)
+def test_any_other_data_option_misses_the_cache(tmp_path, monkeypatch, change):
+    for name, pairs in (("a", PAIRS[:190]), ("b", PAIRS[190:]), ("c", PAIRS)):
+        write_pairs(tmp_path / f"{name}.tsv", pairs)
+    monkeypatch.chdir(tmp_path)
+    load_split(config(tmp_path / "cache", train="a.tsv"), "train")
+    done = count_work(monkeypatch)
+    load_split(config(tmp_path / "cache", **{"train": "a.tsv"} | change), "train")
+    assert done == ["_write_splits"]
+
+
+def test_another_tokenizer_or_token_limit_misses_half_of_the_cache(tmp_path, monkeypatch):
+    write_pairs(tmp_path / "a.tsv", PAIRS)
+    options = config(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
+    prepare(options, tokenizer_config(), max_tokens=100)
+    done = count_work(monkeypatch)
+    for changes in TOKENIZER_CHANGES:
+        prepare(options, tokenizer_config(**changes), max_tokens=100)
+    prepare(options, tokenizer_config(), max_tokens=99)
+    assert done == ["_tokenise"] * (len(TOKENIZER_CHANGES) + 1)
+
+
+@pytest.mark.parametrize("touch", ["content", "time"])
+def test_a_file_that_changed_misses_the_cache(tmp_path, touch):
+    file = write_pairs(tmp_path / "a.tsv", PAIRS)
+    options = config(tmp_path / "cache", train=str(file))
+    before = pairs_of(load_split(options, "train"))
+    after = [(s.replace("She", "Eve"), t) for s, t in PAIRS]  # the same size
+    stat = file.stat()
+    write_pairs(file, after if touch == "content" else PAIRS)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10_000_000))
+    assert (pairs_of(load_split(options, "train")) == before) == (touch == "time")
+    assert len(list((tmp_path / "cache").glob("text-*"))) == 2
+
+
+def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
+    write_pairs(tmp_path / "a.tsv", PAIRS)
+    monkeypatch.setattr(data, "_save_report", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
+    monkeypatch.undo()
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] in ([], [".lock"])
+    assert len(prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv").train) == len(PAIRS) - 10
+
+
+def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
+    """Killed at the worst moment: all but the report is written."""
+    write_pairs(tmp_path / "a.tsv", PAIRS)
+    program = (
+        "import os, sys; from pathlib import Path; from tests.test_data import prepared; from translator import data\n"
+        "data._save_report = lambda *_: os.kill(os.getpid(), 9)\n"
+        "prepared(Path(sys.argv[1]) / 'cache', train=sys.argv[1] + '/a.tsv')")
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "home")})
+    assert result.returncode == -signal.SIGKILL, result.stderr.decode()
+    partial = [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    assert partial
+    assert all(name.endswith(".partial") for name in partial)
+    assert len(prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv").train) == len(PAIRS) - 10
+    assert not list((tmp_path / "cache").glob("*.partial"))
+
+
+def count_pairs(folder: Path) -> int:
+    return len(prepared(folder / "cache", train=f"{folder}/a.tsv").train)
+
+
+def test_two_preparations_at_once_share_the_work(tmp_path):
+    write_pairs(tmp_path / "a.tsv", PAIRS)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.map(count_pairs, [tmp_path, tmp_path]) == [len(PAIRS) - 10] * 2
+    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 2
+
+
+def test_the_preset_for_own_files_asks_for_them():
+    with pytest.raises(UserError, match=r"data\.train: expected text or a list"):
+        run_config("data=files")
+
+
+@pytest.mark.skipif(not (SHARED_DATASETS / "multi30k").is_dir(), reason="../shared/datasets/multi30k is not here")
+def test_multi30k_reads_whole(tmp_path):
+    folder = SHARED_DATASETS / "multi30k"
+    files = {split: str(folder / f"{split}.jsonl.gz") for split in SPLITS}
+    options = config(tmp_path / "cache", **files)
+    by_file = {split: pairs_of(load_split(options, split)) for split in SPLITS}
+    assert (len(by_file["validation"]), len(by_file["test"])) == (1014, 1000)
+    assert 28_000 < len(by_file["train"]) <= 29_000
+    by_path = config(tmp_path / "cache", path=str(folder), **{split: split for split in SPLITS})
+    assert {split: pairs_of(load_split(by_path, split)) for split in SPLITS} == by_file

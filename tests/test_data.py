@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -488,15 +488,19 @@ def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     assert not list((tmp_path / "cache").glob("*.partial"))
 
 
-def count_pairs(folder: Path) -> int:
-    return len(prepared(folder / "cache", train=f"{folder}/a.tsv").train)
+def test_of_two_preparations_at_once_one_works_and_the_other_waits(tmp_path):
+    made: list[Path] = []
 
+    def make(folder: Path) -> None:
+        made.append(folder)
+        time.sleep(0.3)
+        (folder / "done").touch()
 
-def test_two_preparations_at_once_share_the_work(tmp_path):
-    write_pairs(tmp_path / "a.tsv", PAIRS)
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert pool.map(count_pairs, [tmp_path, tmp_path]) == [len(PAIRS) - 10] * 2
-    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 2
+    with ThreadPoolExecutor(2) as pool:
+        folders = list(pool.map(lambda _: data._cached(tmp_path / "cache", "text-x", make), range(2)))
+    assert len(made) == 1
+    assert folders == [tmp_path / "cache" / "text-x"] * 2
+    assert (folders[0] / "done").is_file()
 
 
 def test_the_preset_for_own_files_asks_for_them():

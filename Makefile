@@ -8,7 +8,7 @@ export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board data test lint setup clean
+.PHONY: help train evaluate translate board bench data test lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ endif
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)
+
+bench: $(READY) $(if $(findstring data=,$(ARGS)),,$(TATOEBA)) ## Measure the speed of training, and with --run=RUN of decoding
+	@$(BIN)/python scripts/benchmark.py $(ARGS)
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 

@@ -1,47 +1,93 @@
-"""Label smoothing against its definition, and sums that add up."""
+"""The projected cross-entropy against its definition, its gradients against autograd's, and sums that add up."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
-from translator.loss import label_smoothed_cross_entropy, negative_log_likelihood
+from translator import loss as loss_module
+from translator.loss import projected_cross_entropy
+
+SMOOTHINGS = [0.0, 0.1, 0.4]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
-def test_is_the_cross_entropy_to_smoothed_targets(smoothing):
+def example(*, tokens: int = 13, width: int = 6, words: int = 11) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
-    logits, targets = torch.randn(12, 7), torch.randint(0, 7, (12,))
-    smoothed = torch.full((12, 7), smoothing / 7)
-    smoothed[torch.arange(12), targets] += 1 - smoothing
-    expected = -(smoothed * logits.log_softmax(-1)).sum()
-    loss = label_smoothed_cross_entropy(logits, targets, smoothing=smoothing)
+    hidden, weight = torch.randn(tokens, width, requires_grad=True), torch.randn(words, width, requires_grad=True)
+    return hidden, weight, torch.randint(0, words, (tokens,))
+
+
+def definition(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    log_p = (hidden @ weight.T).log_softmax(-1)
+    q = torch.full_like(log_p, smoothing / len(weight))
+    q[torch.arange(len(targets)), targets] += 1 - smoothing
+    return -(q * log_p).sum()
+
+
+@pytest.fixture(params=[1, 25, 2**22], ids=["row by row", "uneven chunks", "one chunk"], autouse=True)
+def chunks(request, monkeypatch):
+    monkeypatch.setitem(loss_module.LOGITS_AT_ONCE, "cpu", request.param)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_value_and_gradients_are_those_of_the_definition(smoothing):
+    hidden, weight, targets = example()
+    loss, nll = projected_cross_entropy(hidden, weight, targets, smoothing=smoothing)
+    (3 * loss).backward()
+    ours = hidden.grad, weight.grad
+    hidden.grad = weight.grad = None
+    expected = definition(hidden, weight, targets, smoothing)
+    (3 * expected).backward()
     torch.testing.assert_close(loss, expected)
-    parts = [
-        label_smoothed_cross_entropy(logits[rows], targets[rows], smoothing=smoothing) for rows in (slice(5), slice(5, 12))]
-    torch.testing.assert_close(sum(parts), expected)
+    torch.testing.assert_close(nll, definition(hidden, weight, targets, 0.0), check_stride=False)
+    torch.testing.assert_close(ours, (hidden.grad, weight.grad))
 
 
-def test_without_smoothing_it_is_the_negative_log_likelihood():
-    logits, targets = torch.randn(5, 4).bfloat16(), torch.tensor([0, 1, 2, 3, 0])
-    expected = -logits.float().log_softmax(-1)[torch.arange(5), targets].sum()
-    torch.testing.assert_close(negative_log_likelihood(logits, targets), expected)
-    torch.testing.assert_close(label_smoothed_cross_entropy(logits, targets, smoothing=0.0), expected)
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradient_is_the_distance_to_the_smoothed_target(smoothing, dtype):
-    torch.manual_seed(0)
-    logits, targets = torch.randn(6, 5).to(dtype).requires_grad_(), torch.tensor([0, 1, 2, 3, 4, 0])
-    loss = label_smoothed_cross_entropy(logits, targets, smoothing=smoothing)
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_in_bfloat16_it_stays_near(smoothing):
+    hidden, weight, targets = example(tokens=200, width=64, words=300)
+    expected = definition(hidden, weight / 8, targets, smoothing)
+    exact = torch.autograd.grad(expected, (hidden, weight))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = projected_cross_entropy(hidden, weight / 8, targets, smoothing=smoothing)
     assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
+    for got, wanted in zip(torch.autograd.grad(loss, (hidden, weight)), exact, strict=True):
+        assert got.dtype == torch.float32
+        assert (got - wanted).norm() < 0.01 * wanted.norm()
+
+
+def test_parts_add_up_to_the_whole():
+    hidden, weight, targets = example()
+    whole = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+    parts = [projected_cross_entropy(hidden[rows], weight, targets[rows], smoothing=0.1) for rows in (slice(5), slice(5, 13))]
+    torch.testing.assert_close(torch.stack(whole), torch.stack(parts[0]) + torch.stack(parts[1]))
+
+
+def test_a_hopeless_word_costs_its_distance():
+    hidden, weight = torch.tensor([[1000.0]], requires_grad=True), torch.tensor([[1.0], [-1.0]])
+    loss, nll = projected_cross_entropy(hidden, weight, torch.tensor([1]))
+    assert loss.item() == nll.item() == 2000
     loss.backward()
-    smoothed = torch.full((6, 5), smoothing / 5)
-    smoothed[torch.arange(6), targets] += 1 - smoothing
-    expected = logits.detach().float().softmax(-1) - smoothed
-    torch.testing.assert_close(logits.grad.float(), expected, atol=1e-6 if dtype == torch.float32 else 5e-3, rtol=0)
+    assert hidden.grad.item() == 2
 
 
-def test_the_unsmoothed_figure_takes_no_part_in_training():
-    assert not negative_log_likelihood(torch.randn(2, 3, requires_grad=True), torch.tensor([0, 1])).requires_grad
+def test_neither_figure_needs_the_logits_afterwards():
+    hidden, weight, targets = example(tokens=40)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        loss, nll = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+    assert kept
+    assert max(kept) <= max(hidden.numel(), weight.numel()) < hidden.size(0) * weight.size(0)
+    assert loss.requires_grad
+    assert not nll.requires_grad
+
+
+def test_without_gradients_it_computes_none():
+    hidden, weight, targets = example()
+    expected = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+    with torch.no_grad():
+        got = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+    assert not got[0].requires_grad
+    torch.testing.assert_close(torch.stack(got), torch.stack(expected).detach())

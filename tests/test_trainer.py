@@ -145,12 +145,12 @@ def test_accumulated_batches_weigh_what_they_hold(setup):
     batches = trainer._next_batches()
     tokens = sum(batch.num_tokens for batch in batches)
     for batch in batches:
-        trainer._loss(batch, tokens)
+        (trainer._loss(batch)[0] / tokens).backward()
     accumulated = [p.grad.clone() for p in trainer.model.parameters()]
     trainer.model.zero_grad()
     sources = [[i for i in row if i] for batch in batches for row in batch.source.tolist()]
     targets = [[i for i in row if i] for batch in batches for row in batch.target_out.tolist()]
-    trainer._loss(collate(sources, targets), tokens)
+    (trainer._loss(collate(sources, targets))[0] / tokens).backward()
     for p, grad in zip(trainer.model.parameters(), accumulated, strict=True):
         torch.testing.assert_close(p.grad, grad, atol=1e-6, rtol=1e-4)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from translator.dropout import dropout as drop
 from translator.positions import RelativeBias, RotaryPositions
 
 # On a CPU the formula outruns the fused kernel up to about this many keys: 6 x in bf16 at 16 keys, level at 128.
@@ -66,8 +67,7 @@ def scaled_dot_product_attention(
     weights = scores.softmax(dim=-1)  # in float32, whatever the inputs: half-precision sums lose long rows
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)  # a row of masked keys alone came out uniform: make it zero
-    weights = weights.to(values.dtype)
-    return F.dropout(weights, dropout) @ values, weights
+    return drop(weights, dropout).to(values.dtype) @ values, weights
 
 
 def fused_attention(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import platform
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -38,6 +39,15 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[None]:
     """Run matrix products in `precision`; weights, normalisation and softmax stay in float32."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
+
+
+@contextmanager
+def phase(name: str, device: torch.device) -> Iterator[None]:
+    """A stretch of work that profiles show by name; while one is recorded, a GPU finishes it before the next begins."""
+    with torch.profiler.record_function(name):
+        yield
+        if device.type == "cuda" and torch.autograd._profiler_enabled():
+            torch.cuda.synchronize(device)
 
 
 def keep_freed_memory() -> None:

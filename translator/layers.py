@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from translator.attention import KeyValueCache, MultiHeadAttention
 from translator.config import ModelConfig
+from translator.dropout import Dropout
 from translator.positions import RelativeBias, RotaryPositions
 
 
@@ -24,7 +25,7 @@ class FeedForward(nn.Module):
         self.activation: Callable[[Tensor], Tensor] = F.relu if config.activation == "relu" else F.gelu
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(self.dropout(self.activation(self.inner(x))))
@@ -38,7 +39,7 @@ class GatedFeedForward(nn.Module):
         self.gate = nn.Linear(config.d_model, config.d_ff)
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.outer(self.dropout(F.silu(self.gate(x)) * self.inner(x)))
@@ -50,7 +51,7 @@ class PreNorm(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         return x + self.dropout(function(self.norm(x)))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from translator.attention import KeyValueCache, padding_mask
 from translator.config import ModelConfig
+from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
@@ -32,7 +33,7 @@ class Embedding(nn.Module):
             self.positions = SinusoidalPositions(config.d_model)
         elif config.positions == "learned":
             self.positions = LearnedPositions(config.d_model, config.max_positions)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, ids: Tensor, *, start: int = 0) -> Tensor:
         """ids (B, T), the first at position `start` -> (B, T, D)."""
@@ -102,14 +103,19 @@ class Transformer(nn.Module):
         for table in dict.fromkeys(tables):  # each once, in this order: the weights are a function of the seed
             nn.init.normal_(table, std=self.config.d_model**-0.5)
 
-    def forward(self, source: Tensor, target: Tensor, real: Tensor | None = None) -> Tensor:
-        """Logits for the token after each of target (B, T), given source (B, S): (B, T, V).
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""
+        return self.output(self._decode_all(source, target))
 
-        `real` (B, T) picks the positions to project, (N, V): the vocabulary is most of a small model's work, and
-        padding needs none of it.
+    def hidden(self, source: Tensor, target: Tensor, real: Tensor) -> Tensor:
+        """What is left to project to the vocabulary, (N, D): the decoder's output at the N positions picked by `real` (B, T).
+
+        The loss projects these itself: the vocabulary is most of a small model's work, and padding needs none of it.
         """
-        hidden, _ = self.decode(target, self.encode(source), padding_mask(source, PAD_ID))
-        return self.output(hidden if real is None else hidden[real])
+        return self._decode_all(source, target)[real]
+
+    def _decode_all(self, source: Tensor, target: Tensor) -> Tensor:
+        return self.decode(target, self.encode(source), padding_mask(source, PAD_ID))[0]
 
     def encode(self, source: Tensor) -> Tensor:
         """source (B, S) -> memory (B, S, D)."""

@@ -22,9 +22,9 @@ from translator.batching import Batch, BatchSource, collate
 from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.device import autocast
+from translator.device import autocast, phase
 from translator.errors import UserError
-from translator.loss import label_smoothed_cross_entropy, negative_log_likelihood
+from translator.loss import projected_cross_entropy
 from translator.metrics import better, score
 from translator.model import Transformer
 from translator.optim import WeightAverage, build_optimizers, learning_rate
@@ -68,6 +68,17 @@ class Outcome:
     reason: str  # why training stopped
 
 
+@dataclass(frozen=True)
+class Step:
+    """What one step of the optimizer measured."""
+
+    tokens: int  # real target tokens
+    loss: Tensor  # a token, smoothed
+    nll: Tensor  # a token
+    gradient_norm: Tensor  # before clipping
+    learning_rate: float
+
+
 class Trainer:
     """Train `model` on a corpus in a run folder, from its newest checkpoint where there is one."""
 
@@ -99,7 +110,7 @@ class Trainer:
         self.state = TrainingState()
         self._resume()
         self._epoch = self.batches.batches(self.state.epoch, self.state.batch)
-        self._forward: Callable[..., Tensor] = torch.compile(model, dynamic=True) if config.train.compile else model
+        self._hidden = torch.compile(model.hidden, dynamic=True) if config.train.compile else model.hidden
         self._interrupted = False
         self._in_update = False
 
@@ -111,7 +122,9 @@ class Trainer:
         seconds = 0.0
         for _ in range(2):  # the first one pays for set-up
             start = time.perf_counter()
-            float(self._loss(batch, batch.num_tokens)[0])  # reading a number waits for the device
+            loss, _ = self._loss(batch)
+            loss.backward()
+            float(loss.detach())  # reading a number waits for the device
             seconds = time.perf_counter() - start
         self.model.zero_grad(set_to_none=True)
         return seconds * self.config.train.accumulation
@@ -146,52 +159,57 @@ class Trainer:
             self._tracker.close()
 
     def _update(self) -> None:
-        """One step of the optimizer: accumulate, clip, check, step, average."""
+        """The next batches, one step of the optimizer, and the books."""
         self._in_update = True
         started = time.perf_counter()
         config, state = self.config, self.state
         batches = self._next_batches()
-        tokens = sum(batch.num_tokens for batch in batches)
-        torch.manual_seed(derive_seed(config.seed, DROPOUT, state.update))
-        self.model.train()
         state.update += 1
-        rate = learning_rate(config.optim, state.update, self._fraction())
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-        total = torch.zeros((), device=self.device)
-        for batch in batches:
-            loss, logits, targets = self._loss(batch, tokens)
-            total += loss
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), config.optim.clip_norm or math.inf)
-        if not math.isfinite(norm):
+        step = self.step(batches, learning_rate(config.optim, state.update, self._fraction()))
+        if not math.isfinite(step.gradient_norm):
             raise UserError(
-                f"update {state.update}: the gradient is {float(norm)}, so training stopped; its last good checkpoint is "
-                f"in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.model.zero_grad(set_to_none=True)
+                f"update {state.update}: the gradient is {float(step.gradient_norm)}, so training stopped; its last good "
+                f"checkpoint is in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
         if self.average is not None:
             self.average.update(self.model, state.update)
-        state.tokens += tokens
+        state.tokens += step.tokens
         state.seconds = time.monotonic() - self._started
         if state.update % config.train.log_every == 0:
-            self._log(float(total), negative_log_likelihood(logits, targets) / len(targets), float(norm), rate, batches,
-                      tokens / (time.perf_counter() - started))
+            self._log(step, batches, step.tokens / (time.perf_counter() - started))
         self._in_update = False
         if self._interrupted:
             raise Interrupted
 
-    def _loss(self, batch: Batch, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Add the gradient of a batch's loss, a sum divided by `tokens`; return the loss, logits (N, V) and targets (N,)."""
+    def step(self, batches: Sequence[Batch], rate: float) -> Step:
+        """One step of the optimizers at this learning rate on the gradient of all batches; none where it is not finite."""
+        tokens = sum(batch.num_tokens for batch in batches)
+        torch.manual_seed(derive_seed(self.config.seed, DROPOUT, self.state.update))
+        self.model.train()
+        loss = nll = torch.zeros((), device=self.device)
+        for batch in batches:
+            with phase("forward", self.device):
+                batch_loss, batch_nll = self._loss(batch)
+            with phase("backward", self.device):
+                (batch_loss / tokens).backward()
+            loss, nll = loss + batch_loss.detach(), nll + batch_nll
+        with phase("optimizer", self.device):
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip_norm or math.inf)
+            if math.isfinite(norm):
+                for optimizer in self.optimizers:
+                    for group in optimizer.param_groups:
+                        group["lr"] = rate
+                    optimizer.step()
+            self.model.zero_grad(set_to_none=True)
+        return Step(tokens, loss / tokens, nll / tokens, norm, rate)
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The smoothed loss of a batch and its plain negative log-likelihood, both summed over its real target tokens."""
         batch = batch.to(self.device)
         real = batch.real
         with autocast(self.device, self.precision):
-            logits = self._forward(batch.source, batch.target_in, real)
-        targets = batch.target_out[real]
-        loss = label_smoothed_cross_entropy(logits, targets, smoothing=self.config.train.label_smoothing) / tokens
-        loss.backward()
-        return loss.detach(), logits.detach(), targets
+            hidden = self._hidden(batch.source, batch.target_in, real)
+            return projected_cross_entropy(
+                hidden, self.model.output.weight, batch.target_out[real], smoothing=self.config.train.label_smoothing)
 
     def _next_batches(self) -> list[Batch]:
         """The batches of the next update: at an epoch's end perhaps fewer than train.accumulation."""
@@ -263,19 +281,13 @@ class Trainer:
     def _measure(self) -> tuple[Metrics, list[str]]:
         """Loss, perplexity and translation scores of the validation split, and the translations."""
         self.model.eval()
-        smoothed, exact, tokens = 0.0, 0.0, 0
+        loss, nll, tokens = 0.0, 0.0, 0
         for batch in self.validation.batches(0):
-            batch = batch.to(self.device)
-            with autocast(self.device, self.precision):
-                logits = self.model(batch.source, batch.target_in, batch.real)
-            targets = batch.target_out[batch.real]
-            smoothed += float(
-                label_smoothed_cross_entropy(logits, targets, smoothing=self.config.train.label_smoothing))
-            exact += float(negative_log_likelihood(logits, targets))
-            tokens += batch.num_tokens
+            batch_loss, batch_nll = self._loss(batch)
+            loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
         translations = self.translate(self.corpus.validation["source"])
         scores = score(translations, list(self.corpus.validation["target"]))
-        metrics = {"loss": smoothed / tokens, "perplexity": math.exp(min(exact / tokens, 700))}
+        metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 
     def _show(self, metrics: Metrics, translations: Sequence[str]) -> None:
@@ -400,15 +412,13 @@ class Trainer:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _log(
-        self, loss: float, nll: Tensor, norm: float, rate: float, batches: Sequence[Batch], tokens_per_second: float
-    ) -> None:
+    def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
         padding = sum(batch.padding for batch in batches) / len(batches)
         self._tracker.scalars(self.state.update, {
-            "train/loss": loss, "train/perplexity": math.exp(min(float(nll), 700)), "train/gradient_norm": norm,
-            "train/learning_rate": rate, "train/tokens_per_second": tokens_per_second, "train/padding": padding,
-            "train/epoch": self._epochs()})
+            "train/loss": float(step.loss), "train/perplexity": math.exp(min(float(step.nll), 700)),
+            "train/gradient_norm": float(step.gradient_norm), "train/learning_rate": step.learning_rate,
+            "train/tokens_per_second": tokens_per_second, "train/padding": padding, "train/epoch": self._epochs()})
         self._progress.advance(
             self._fraction(),
-            f"epoch {self._epochs():.2f}  update {self.state.update:,}  loss {loss:.3f}  "
-            f"{tokens_per_second:,.0f} tokens/s  lr {rate:.2e}")
+            f"epoch {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
+            f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")

@@ -1,0 +1,79 @@
+"""Measure speed: `python scripts/benchmark.py data=multi30k model=small`. Overrides are those of scripts/train.py.
+
+With --run RUN, decoding with that run is measured too. With --compare BEFORE AFTER, two reports are set side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from hydra import compose, initialize_config_dir
+
+from translator.benchmark import compare, describe_machine, load_report, measure_decoding, measure_training
+from translator.checkpoint import RunFolder
+from translator.config import RunConfig, from_hydra
+from translator.data import load_split, prepare
+from translator.device import keep_freed_memory, resolve_device, resolve_precision
+from translator.errors import one_line_errors
+from translator.model import Transformer
+from translator.tracking import say
+from translator.trainer import Trainer
+from translator.translate import Translator
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="options of training, as for scripts/train.py")
+    parser.add_argument("--updates", type=int, default=20, help="updates in a stretch that is timed (20)")
+    parser.add_argument("--repeats", type=int, default=5, help="stretches, whose medians are given (5)")
+    parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split")
+    parser.add_argument("--sentences", type=int, default=200, help="sentences to decode in each setting (200)")
+    parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
+    parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="print the ratios of two reports")
+    options = parser.parse_args()
+    if options.compare:
+        before, after = map(load_report, options.compare)
+        print("\n".join(compare(before, after)))
+        return
+    keep_freed_memory()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    report = {"machine": describe_machine(device, precision), "training": train(config, device, precision, options)}
+    if options.run:
+        report["decoding"] = decode(options, device)
+    text = json.dumps(report, indent=2)
+    options.output.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
+    """The figures of training a fresh model as `config` says."""
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    torch.manual_seed(config.seed)
+    model = Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, lambda texts: list(texts), precision=precision)
+        say(f"training {options.repeats} x {options.updates} updates")
+        return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
+
+
+def decode(options: argparse.Namespace, device: torch.device) -> dict[str, object]:
+    """The figures of translating the first test sentences of a trained run."""
+    translator = Translator(options.run, device=device.type)
+    sources = list(load_split(RunFolder(options.run).load_config().data, "test")["source"])[: options.sentences]
+    say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
+    return measure_decoding(translator, sources, repeats=options.repeats)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -1,0 +1,73 @@
+"""The benchmark's arithmetic against PyTorch's own count, and its command line on real, if tiny, data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.conftest import PAIRS, assert_user_error, model_config, random_model, write_pairs
+from translator.batching import Batch, collate
+from translator.benchmark import DECODING, PHASES, compare, model_flops
+
+TINY = [
+    "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
+    "device=cpu"]
+
+
+def without_padding() -> Batch:
+    return collate([[5, 6, 7, 3]] * 3, [[8, 9, 3]] * 3)
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation": "swiglu", "encoder_layers": 3}, {"norm": "post", "tied": "none"}])
+def test_operations_are_those_that_pytorch_counts(changes):
+    model, batch = random_model(model_config(**changes)), without_padding()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(batch.source, batch.target_in)
+    assert 3 * counter.get_total_flops() == model_flops(model, batch)
+
+
+def test_padding_is_no_work_of_the_models():
+    padded = collate([[5, 6, 7, 3]] * 3 + [[5, 3]], [[8, 9, 3]] * 3 + [[3]])
+    model = random_model()
+    assert model_flops(model, padded) == model_flops(model, without_padding()) + model_flops(model, collate([[5, 3]], [[3]]))
+
+
+def test_comparing_gives_ratios_of_what_both_have():
+    lines = compare({"a": {"x": 2.0, "only": 1.0}, "y": 0}, {"a": {"x": 3.0, "name": "n"}, "y": 1})
+    assert [line.split() for line in lines] == [["a.x", "2.00", "3.00", "1.50", "x"]]
+
+
+def test_reports_from_the_command_line(script, tmp_path: Path):
+    data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    options = [*TINY, f"data.train={data}", f"data.cache={tmp_path}/cache"]
+    trained = script("train", *options, f"runs={tmp_path}", "name=two", "train.max_updates=2")
+    assert trained.returncode == 0, trained.stderr.decode()
+    report = tmp_path / "report.json"
+    result = script(
+        "benchmark", *options, "--updates=2", "--repeats=3", f"--output={report}", f"--trace={tmp_path}/trace.json",
+        f"--run={tmp_path}/two", "--sentences=5")
+    assert result.returncode == 0, result.stderr.decode()
+    written = json.loads(report.read_text())
+    assert json.loads(result.stdout) == written
+    training = written["training"]
+    assert sum(training[f"share_{name}"] for name in PHASES) == pytest.approx(1)
+    per_second = training["tokens_per_update"] / training["seconds_per_update"]
+    assert training["tokens_per_second"] == pytest.approx(per_second, rel=0.5)
+    assert training["model_gflops"] == pytest.approx(training["utilisation"] * training["products_gflops"])
+    assert training["utilisation"] > 0
+    assert training["peak_memory_gib"] > 0.05
+    assert 0 <= training["padding"] < 1
+    assert set(written["decoding"]) == {f"beam_{beam}_batch_{batch}" for beam, batch in DECODING}
+    assert all(row["sentences_per_second"] > 0 for row in written["decoding"].values())
+    names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
+    assert set(PHASES) <= names
+
+    compared = script("benchmark", "--compare", str(report), str(report))
+    assert compared.returncode == 0
+    assert {line.split()[-2] for line in compared.stdout.decode().splitlines()} == {"1.00"}
+    assert_user_error(script("benchmark", "--compare", str(report), str(data)), str(data))
+    assert_user_error(script("benchmark", "modle=tiny"), "modle")

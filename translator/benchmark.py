@@ -1,0 +1,193 @@
+"""Measured speed: of training, with its phases and its utilisation of the machine, and of decoding (floor 8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from translator.batching import Batch
+from translator.device import phase
+from translator.errors import UserError
+from translator.model import Transformer
+from translator.tokenizer import PAD_ID
+from translator.trainer import Trainer
+from translator.translate import Translator
+
+PHASES = ("data", "forward", "backward", "optimizer")
+WARM_UP_UPDATES = 5
+PROFILED_UPDATES = 10
+# Seconds for which each shape of matrix product is timed.
+PRODUCT_SECONDS = 0.2
+# Beam size, and sentences in a batch.
+DECODING = ((1, 1), (1, 32), (5, 1), (5, 32))
+
+
+def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Path | None = None) -> dict[str, Any]:
+    """Speed of training on the run's own batches, at its peak learning rate: medians of `repeats` stretches of `updates`.
+
+    Tokens are real target tokens. `utilisation` is the model's arithmetic on real tokens a second over what this machine
+    does, here and now, in matrix products of this model's shapes alone. `trace`: where to write a profile that
+    chrome://tracing and Perfetto show.
+    """
+    batches = _all_batches(trainer)
+    _train(trainer, batches, WARM_UP_UPDATES)
+    stretches = [_train(trainer, batches, updates) for _ in range(repeats)]
+    figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
+    figures["products_gflops"] = _product_rate(trainer.model, round(figures["tokens_per_update"]), trainer.precision)
+    figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
+    figures |= _phase_shares(trainer, batches, trace)
+    if trainer.device.type == "cuda":
+        figures["peak_memory_gib"] = torch.cuda.max_memory_allocated(trainer.device) / 2**30
+    else:
+        figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return figures
+
+
+def measure_decoding(translator: Translator, sources: Sequence[str], *, repeats: int) -> dict[str, Any]:
+    """Speed of greedy and beam search, one sentence at a time and in batches: medians of `repeats` passes over `sources`."""
+    figures = {}
+    alike = sorted(sources, key=len)
+    for beam_size, batch_size in DECODING:
+        options = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1, batch_tokens=2**30)
+        passes = []
+        for _ in range(repeats):
+            tokens, start = 0, time.perf_counter()
+            for first in range(0, len(alike), batch_size):
+                for translation in translator.translate(alike[first : first + batch_size], options):
+                    tokens += sum(len(hypothesis.ids) for hypothesis in translation.hypotheses)
+            passes.append(time.perf_counter() - start)
+        seconds = statistics.median(passes)
+        name = f"beam_{beam_size}_batch_{batch_size}"
+        figures[name] = {"sentences_per_second": len(alike) / seconds, "tokens_per_second": tokens / seconds}
+    return figures
+
+
+def model_flops(model: Transformer, batch: Batch) -> int:
+    """Floating-point operations that training on a batch's real tokens takes: two a weight and token forward, four backward.
+
+    Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1, with the products of attention added, masked or not.
+    """
+    source, target = (batch.source != PAD_ID).sum(1), batch.real.sum(1)
+    encoder = int((source * source).sum()) * len(model.encoder)
+    decoder = int((target * (target + source)).sum()) * len(model.decoder)
+    products = 2 * model.config.d_model * (encoder + decoder)  # two products, of queries by keys and weights by values
+    for layer, on_source in _linear_layers(model):
+        products += layer.weight.numel() * int(source.sum() if on_source else target.sum())
+    return 6 * products
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """A line for each number that both reports have: its two values and their ratio."""
+    lines = []
+    for name, new in after.items():
+        old = before.get(name)
+        if isinstance(new, Mapping) and isinstance(old, Mapping):
+            lines += compare(old, new, f"{prefix}{name}.")
+        elif isinstance(new, int | float) and isinstance(old, int | float) and old:
+            lines.append(f"{prefix + name:<44} {old:>12,.2f} {new:>12,.2f} {new / old:>8.2f} x")
+    return lines
+
+
+def load_report(path: Path) -> dict[str, Any]:
+    """A report that a benchmark wrote."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not a report of a benchmark: {error}") from error
+    if not isinstance(report, dict):
+        raise UserError(f"{path}: not a report of a benchmark")
+    return report
+
+
+def describe_machine(device: torch.device, precision: torch.dtype) -> dict[str, Any]:
+    """What figures were measured on."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(), "torch": torch.__version__,
+        "precision": str(precision).removeprefix("torch.")}
+
+
+def _all_batches(trainer: Trainer) -> Iterator[Batch]:
+    for epoch in count():
+        yield from trainer.batches.batches(epoch)
+
+
+def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str, float]:
+    """The figures of so many updates in a row."""
+    used: list[Batch] = []
+    loss = torch.zeros(())
+    start = time.perf_counter()
+    for _ in range(updates):
+        with phase("data", trainer.device):
+            accumulated = [next(batches) for _ in range(trainer.config.train.accumulation)]
+        loss = trainer.step(accumulated, trainer.config.optim.lr).loss
+        used += accumulated
+    last_loss = float(loss)  # waits for the device
+    seconds = time.perf_counter() - start
+    tokens = sum(batch.num_tokens for batch in used)
+    return {
+        "tokens_per_second": tokens / seconds,
+        "sentences_per_second": sum(len(batch.source) for batch in used) / seconds,
+        "seconds_per_update": seconds / updates,
+        "tokens_per_update": tokens / updates,
+        "padding": statistics.fmean(batch.padding for batch in used),
+        "loss": last_loss,
+        "model_gflops": sum(model_flops(trainer.model, batch) for batch in used) / seconds / 1e9}
+
+
+def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:
+    """The share of each phase in the time of all, by PyTorch's profiler."""
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (trainer.device.type == "cuda")
+    with profile(activities=activities) as recorded:
+        _train(trainer, batches, PROFILED_UPDATES)
+    if trace is not None:
+        recorded.export_chrome_trace(str(trace))
+    spent = {event.key: event.cpu_time_total for event in recorded.key_averages() if event.key in PHASES}
+    return {f"share_{name}": spent[name] / sum(spent.values()) for name in PHASES}
+
+
+def _product_rate(model: Transformer, tokens: int, precision: torch.dtype) -> float:
+    """GFLOP/s of matrix products alone, weighted as training the model on that many tokens at once needs them."""
+    device = model.output.weight.device
+    seconds: dict[tuple[int, int, int], float] = {}
+    flops, total = 0.0, 0.0
+    for layer, _ in _linear_layers(model):
+        outputs, inputs = layer.weight.shape
+        for shape in ((tokens, inputs, outputs), (tokens, outputs, inputs), (outputs, tokens, inputs)):
+            if shape not in seconds:
+                seconds[shape] = _seconds_of_product(*shape, device=device, dtype=precision)
+            flops, total = flops + 2 * tokens * inputs * outputs, total + seconds[shape]
+    return flops / total / 1e9
+
+
+def _seconds_of_product(rows: int, inner: int, columns: int, *, device: torch.device, dtype: torch.dtype) -> float:
+    """The median time of a product of (rows, inner) by (inner, columns) matrices."""
+    left = torch.randn(rows, inner, device=device).to(dtype)
+    right = torch.randn(columns, inner, device=device).to(dtype).T
+    times: list[float] = []
+    while sum(times) < PRODUCT_SECONDS:
+        start = time.perf_counter()
+        product = left @ right
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+        del product
+    return statistics.median(times)
+
+
+def _linear_layers(model: Transformer) -> Iterator[tuple[nn.Linear, bool]]:
+    """The model's linear layers, and whether they work on source tokens."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            yield module, name.startswith("encoder.") or name.endswith(("cross_attention.W_k", "cross_attention.W_v"))

@@ -158,6 +158,8 @@ def test_an_outcome_comes_back_and_is_none_before(folder):
     assert folder.load_outcome() is None
     folder.save_outcome({"update": 30, "averaged": [10, 20, 30]})
     assert folder.load_outcome() == {"update": 30, "averaged": [10, 20, 30]}
+    folder.outcome_file.write_bytes(folder.outcome_file.read_bytes()[:9])
+    assert folder.load_outcome() is None
 
 
 def test_the_average_keeps_names_types_and_shapes_of_a_model(folder):

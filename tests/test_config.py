@@ -32,6 +32,14 @@ def test_every_preset_composes(group):
         assert isinstance(run_config(f"{group}={path.stem}", *extra), RunConfig)
 
 
+@pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_composes_and_tells_what_it_measured(path):
+    assert isinstance(from_hydra(RunConfig, composed("train", f"experiment={path.stem}")), RunConfig)
+    header = path.read_text().split("\ndefaults:")[0]
+    for needed in (f'make train ARGS="experiment={path.stem}', "sacreBLEU", "minutes", "tok:13a"):
+        assert needed in header, f"{path}: its header lacks {needed}"
+
+
 def test_the_other_scripts_compose():
     assert from_hydra(EvaluateConfig, composed("evaluate")).split == "test"
     assert from_hydra(TranslateConfig, composed("translate", "search=greedy")).search.beam_size == 1
@@ -56,6 +64,7 @@ def test_every_option_is_explained_once_above_its_default(group):
 @pytest.mark.parametrize(("override", "named"), [
     ("data.holdout=0", "data.holdout"), ("data.max_ratio=0.5", "data.max_ratio"), ("data.target=en", "data.source"),
     ("data.limit=0", "data.limit"), ("data.train=7", "data.train"), ("data.train=null", "data.train"),
+    ("data.train=[]", "data.train"), ("optim.lr=.inf", "optim.lr"), ("optim.lr=.nan", "optim.lr"),
     ("tokenizer.vocab_size=1e4", "tokenizer.vocab_size"), ("tokenizer.model_type=wordpiece", "tokenizer.model_type"),
     ("tokenizer.sampling=2", "tokenizer.sampling"), ("tokenizer.joint=maybe", "tokenizer.joint"),
     ("model.d_model=100", "model.d_model"), ("model.dropout=1", "model.dropout"), ("model.num_heads=0", "model.num_heads"),

@@ -82,8 +82,11 @@ class RunFolder:
         write_text(self.outcome_file, json.dumps(outcome, indent=1) + "\n")
 
     def load_outcome(self) -> dict[str, Any] | None:
-        """What `save_outcome` was given; None while training has not ended."""
-        return json.loads(self.outcome_file.read_text()) if self.outcome_file.is_file() else None
+        """What `save_outcome` was given; None while training has not ended, or where it is damaged: it can be made again."""
+        try:
+            return json.loads(self.outcome_file.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
         """Write a checkpoint aside, sync it, then rename it into place: a reader never sees half of one."""

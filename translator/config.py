@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ class DataConfig:
     cache: str
 
     def __post_init__(self) -> None:
+        _require(self.train not in ("", ()), "data.train", "must name a split or a file")
         _require(self.source != self.target, "data.source", "and data.target are the same; name two languages or columns")
         _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
@@ -207,7 +209,8 @@ class RunConfig:
     search: SearchConfig
 
     def __post_init__(self) -> None:
-        _require(self.name not in ("", ".", "..") and "/" not in self.name, "name", "must be a folder's name, without /")
+        _require(self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable(), "name",
+                 "must be a folder's name, without / and line breaks")
         _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
         _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                  "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")
@@ -302,8 +305,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     elif origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(_convert(get_args(hint)[0], item, where) for item in value)
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    elif hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
     elif isinstance(value, hint) and not (isinstance(value, bool) and hint is int):
         return value
     raise UserError(f"{where}: expected {_describe(hint)}, got {value!r}")

@@ -30,10 +30,10 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("overrides", nargs="*", help="options of training, as for scripts/train.py")
-    parser.add_argument("--updates", type=int, default=20, help="updates in a stretch that is timed (20)")
-    parser.add_argument("--repeats", type=int, default=5, help="stretches, whose medians are given (5)")
+    parser.add_argument("--updates", type=positive, default=20, help="updates in a stretch that is timed (20)")
+    parser.add_argument("--repeats", type=positive, default=5, help="stretches, whose medians are given (5)")
     parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split")
-    parser.add_argument("--sentences", type=int, default=200, help="sentences to decode in each setting (200)")
+    parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
     parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="print the ratios of two reports")
@@ -47,9 +47,10 @@ def main() -> None:
         config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
+    translator = Translator(options.run, device=device.type) if options.run else None  # a wrong name is told at once
     report = {"machine": describe_machine(device, precision), "training": train(config, device, precision, options)}
-    if options.run:
-        report["decoding"] = decode(options, device)
+    if translator is not None:
+        report["decoding"] = decode(translator, options)
     text = json.dumps(report, indent=2)
     options.output.write_text(text + "\n", encoding="utf-8")
     print(text)
@@ -66,12 +67,18 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
         return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
 
 
-def decode(options: argparse.Namespace, device: torch.device) -> dict[str, object]:
+def decode(translator: Translator, options: argparse.Namespace) -> dict[str, object]:
     """The figures of translating the first test sentences of a trained run."""
-    translator = Translator(options.run, device=device.type)
     sources = list(load_split(RunFolder(options.run).load_config().data, "test")["source"])[: options.sentences]
     say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
     return measure_decoding(translator, sources, repeats=options.repeats)
+
+
+def positive(text: str) -> int:
+    """The whole number above 0 that an option gives."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,6 +97,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -
     folder.create(config, (tokenizer, tokenizer), {"splits": {}})
     save_tensors(folder.model_file, weights_of(random_model(vocab=len(tokenizer))))
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _heeding_ctrl_c() -> None:
+    """Shells start background jobs with SIGINT ignored; the scripts under test would inherit that and not stop."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 Script = Callable[..., subprocess.CompletedProcess[bytes]]

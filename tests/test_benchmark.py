@@ -71,3 +71,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert {line.split()[-2] for line in compared.stdout.decode().splitlines()} == {"1.00"}
     assert_user_error(script("benchmark", "--compare", str(report), str(data)), str(data))
     assert_user_error(script("benchmark", "modle=tiny"), "modle")
+    assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
+    refused = script("benchmark", "--repeats=0")
+    assert refused.returncode == 2
+    assert b"argument --repeats: must be a whole number above 0, not 0" in refused.stderr

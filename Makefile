@@ -6,6 +6,8 @@ TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
+# What a training needs of it: nothing, where ARGS name other data, or an experiment, which has its own.
+DATA = $(if $(or $(findstring data=,$(ARGS)),$(findstring experiment=,$(ARGS)),$(findstring --compare,$(ARGS))),,$(TATOEBA))
 
 .DEFAULT_GOAL := help
 .PHONY: help train evaluate translate board bench data test lint setup clean
@@ -15,7 +17,7 @@ help: ## Show this list
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-train: $(READY) $(if $(findstring data=,$(ARGS)),,$(TATOEBA)) ## Train a model, or go on with an interrupted training
+train: $(READY) $(DATA) ## Train a model, or go on with an interrupted training
 	@$(BIN)/python scripts/train.py $(ARGS)
 
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
@@ -31,7 +33,7 @@ endif
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)
 
-bench: $(READY) $(if $(findstring data=,$(ARGS)),,$(TATOEBA)) ## Measure the speed of training, and with --run=RUN of decoding
+bench: $(READY) $(DATA) ## Measure the speed of training, and with --run=RUN of decoding
 	@$(BIN)/python scripts/benchmark.py $(ARGS)
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences

@@ -19,9 +19,8 @@ from translator.config import RunConfig, from_hydra
 from translator.data import load_split, prepare
 from translator.device import keep_freed_memory, resolve_device, resolve_precision
 from translator.errors import one_line_errors
-from translator.model import Transformer
 from translator.tracking import say
-from translator.trainer import Trainer
+from translator.trainer import Trainer, new_model
 from translator.translate import Translator
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -59,8 +58,7 @@ def main() -> None:
 def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
     """The figures of training a fresh model as `config` says."""
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
-    torch.manual_seed(config.seed)
-    model = Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+    model = new_model(config, corpus).to(device)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, lambda texts: list(texts), precision=precision)
         say(f"training {options.repeats} x {options.updates} updates")

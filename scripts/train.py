@@ -14,14 +14,16 @@ from omegaconf import DictConfig
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig, from_hydra
 from translator.data import Corpus, describe, prepare
-from translator.device import keep_freed_memory, resolve_device, resolve_precision
+from translator.device import keep_freed_memory, name_of_precision, resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
+from translator.interruption import Interrupted
 from translator.model import Transformer
 from translator.tracking import say
-from translator.trainer import SAMPLE_TRANSLATIONS, Interrupted, Outcome, Trainer
+from translator.trainer import Outcome, Trainer, new_model
 from translator.translate import Translator
+from translator.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
@@ -40,8 +42,7 @@ def main(composed: DictConfig) -> None:
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
     say(describe(corpus.report))
     folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
-    torch.manual_seed(config.seed)
-    model = Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+    model = new_model(config, corpus).to(device)
     precision = resolve_precision(config.precision, device)
     translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
     greedy = dataclasses.replace(config.search, beam_size=config.train.validation_beam, n_best=1)
@@ -60,8 +61,7 @@ def main(composed: DictConfig) -> None:
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
     if not folder.config_file.is_file():
-        resolved = resolve_precision(config.precision, device)
-        return dataclasses.replace(config, precision="bf16" if resolved == torch.bfloat16 else "fp32")
+        return dataclasses.replace(config, precision=name_of_precision(resolve_precision(config.precision, device)))
     saved = folder.load_config()
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)
@@ -96,7 +96,7 @@ def say_plan(
             (train.max_updates, done.update), (train.max_epochs and train.max_epochs * per_epoch, done.update),
             (train.max_minutes and train.max_minutes * 60 / seconds, done.seconds / seconds)) if limit]
     updates = max(0, round(min(left)))
-    say(f"model      {parameters:,} parameters on {device.type} in {str(precision).removeprefix('torch.')}\n"
+    say(f"model      {parameters:,} parameters on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} updates an epoch\n"
         f"plan       about {updates:,} updates, {updates / per_epoch:.1f} epochs, in {updates * seconds / 60:.0f} minutes "

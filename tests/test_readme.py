@@ -75,8 +75,11 @@ def test_make_translate_takes_text_to_the_letter(tmp_path):
 
 
 def test_the_default_data_are_fetched_only_where_needed():
-    for arguments, needed in (("", True), ("model=tiny", True), ("data=multi30k", False)):
-        command = ["make", "-n", "train", f"ARGS={arguments}"]
+    for target, arguments, needed in (
+            ("train", "", True), ("train", "model=tiny", True), ("bench", "model=tiny", True),
+            ("train", "data=multi30k", False), ("train", "experiment=multi30k-15min", False),
+            ("bench", "--compare a.json b.json", False)):
+        command = ["make", "-n", target, f"ARGS={arguments}"]
         plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         built = (ROOT / "data" / "tatoeba" / "README.md").is_file()
         assert ("prepare_tatoeba" in plan.stdout) == (needed and not built)

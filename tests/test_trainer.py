@@ -20,9 +20,10 @@ from translator.checkpoint import RunFolder, load_tensors
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.errors import UserError
-from translator.model import Transformer
+from translator.interruption import Interrupted
+from translator.selection import to_average
 from translator.tokenizer import Tokenizer
-from translator.trainer import Interrupted, Trainer
+from translator.trainer import Trainer, new_model
 
 Setup = Callable[..., Trainer]
 
@@ -51,9 +52,7 @@ def setup(tmp_path: Path, tokenizer: Tokenizer) -> Setup:
             rows(tokenizer, PAIRS[8:]), rows(tokenizer, PAIRS[:8]), rows(tokenizer, PAIRS[:8]), tokenizer, tokenizer, {})
         folder = RunFolder(tmp_path / name)
         folder.create(config, (tokenizer, tokenizer), {})
-        torch.manual_seed(config.seed)
-        model = Transformer(config.model, len(tokenizer), len(tokenizer))
-        return Trainer(config, folder, corpus, model, list, precision=torch.float32)
+        return Trainer(config, folder, corpus, new_model(config, corpus), list, precision=torch.float32)
 
     return make
 
@@ -171,9 +170,10 @@ def test_averages_are_of_the_checkpoints_asked_for(setup, average, expected):
     trainer = setup(options(max_updates=20, average=average, average_count=3, metric="loss"))
     outcome = trainer.fit()
     ranked = [v["update"] for v in sorted(trainer.state.validations, key=lambda v: v["loss"])]
-    assert sorted(trainer._averaged_updates()) == sorted(expected or ranked[:3])
+    averaged = to_average(trainer.state.validations, trainer.config.train)
+    assert sorted(averaged) == sorted(expected or ranked[:3])
     model = load_tensors(trainer.folder.model_file)
-    mean = trainer.folder.average(trainer._averaged_updates())
+    mean = trainer.folder.average(averaged)
     kept_average = all(torch.allclose(model[name], mean[name]) for name in model)
     assert kept_average == outcome.kept.startswith("average")
 

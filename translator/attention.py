@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.dropout import dropout as drop
+from translator.dropout import dropout
 from translator.positions import RelativeBias, RotaryPositions
 
 # On a CPU the formula outruns the fused kernel up to about this many keys: 6 x in bf16 at 16 keys, level at 128.
@@ -52,7 +52,7 @@ def scaled_dot_product_attention(
     *,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
-    dropout: float = 0.0,
+    dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T / sqrt(K) + bias) V, the formula of section 3.2.1, and its weights.
 
@@ -67,7 +67,7 @@ def scaled_dot_product_attention(
     weights = scores.softmax(dim=-1)  # in float32, whatever the inputs: half-precision sums lose long rows
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)  # a row of masked keys alone came out uniform: make it zero
-    return drop(weights, dropout).to(values.dtype) @ values, weights
+    return dropout(weights, dropout_p).to(values.dtype) @ values, weights
 
 
 def fused_attention(
@@ -78,7 +78,7 @@ def fused_attention(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
-    dropout: float = 0.0,
+    dropout_p: float = 0.0,
 ) -> Tensor:
     """What `scaled_dot_product_attention` returns first, by PyTorch's kernel, which never stores the weights.
 
@@ -87,13 +87,13 @@ def fused_attention(
     if mask is None:
         bias = None if bias is None else bias.to(queries.dtype)
         return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+            queries, keys, values, attn_mask=bias, dropout_p=dropout_p, is_causal=causal)
     # Kernels differ in what they make of a row without keys, some of it NaN: let such a row see everything, then zero it.
     seeing = mask.any(dim=-1, keepdim=True)
     allowed = mask | ~seeing
     if bias is not None:
         allowed = bias.masked_fill(~allowed, -torch.inf).to(queries.dtype)
-    output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout)
+    output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout_p)
     return output.masked_fill(~seeing, 0.0)
 
 
@@ -198,17 +198,17 @@ class MultiHeadAttention(nn.Module):
         if self.rotary is not None:
             queries = self.rotary(queries, start=key_length - length)
         bias = None if self.relative is None else self.relative(length, key_length)
-        dropout = self.dropout if self.training else 0.0
+        dropout_p = self.dropout if self.training else 0.0
         weights: Tensor | None = None
         if need_weights or (x.device.type == "cpu" and key_length < CPU_FUSED_FROM):
             mask = self._restrict(mask, length, key_length, x.device)
             heads, weights = scaled_dot_product_attention(
-                queries, keys, values, mask=mask, bias=bias, dropout=dropout)
+                queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         elif self.causal and self.window is None and mask is None and bias is None and length == key_length:
-            heads = fused_attention(queries, keys, values, causal=True, dropout=dropout)
+            heads = fused_attention(queries, keys, values, causal=True, dropout_p=dropout_p)
         else:
             mask = self._restrict(mask, length, key_length, x.device)
-            heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout=dropout)
+            heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         output = self.W_o(heads.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
         return output, weights if need_weights else None
 

@@ -6,18 +6,20 @@ import dataclasses
 import json
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from translator.batching import Batch
-from translator.device import phase
+from translator.device import name_of_precision
 from translator.errors import UserError
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID
@@ -50,7 +52,8 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     if trainer.device.type == "cuda":
         figures["peak_memory_gib"] = torch.cuda.max_memory_allocated(trainer.device) / 2**30
     else:
-        figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
+        figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
     return figures
 
 
@@ -76,7 +79,8 @@ def measure_decoding(translator: Translator, sources: Sequence[str], *, repeats:
 def model_flops(model: Transformer, batch: Batch) -> int:
     """Floating-point operations that training on a batch's real tokens takes: two a weight and token forward, four backward.
 
-    Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1, with the products of attention added, masked or not.
+    Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1, with the products of attention added, whether or not a
+    mask or a window hides them.
     """
     source, target = (batch.source != PAD_ID).sum(1), batch.real.sum(1)
     encoder = int((source * source).sum()) * len(model.encoder)
@@ -115,7 +119,7 @@ def describe_machine(device: torch.device, precision: torch.dtype) -> dict[str, 
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "precision": str(precision).removeprefix("torch.")}
+        "precision": name_of_precision(precision)}
 
 
 def _all_batches(trainer: Trainer) -> Iterator[Batch]:
@@ -129,7 +133,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
     loss = torch.zeros(())
     start = time.perf_counter()
     for _ in range(updates):
-        with phase("data", trainer.device):
+        with trainer.phase("data"):
             accumulated = [next(batches) for _ in range(trainer.config.train.accumulation)]
         loss = trainer.step(accumulated, trainer.config.optim.lr).loss
         used += accumulated
@@ -149,12 +153,24 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
 def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:
     """The share of each phase in the time of all, by PyTorch's profiler."""
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (trainer.device.type == "cuda")
+    usual = trainer.phase
+    if trainer.device.type == "cuda":
+        trainer.phase = _synchronised_phase
     with profile(activities=activities) as recorded:
         _train(trainer, batches, PROFILED_UPDATES)
+    trainer.phase = usual
     if trace is not None:
         recorded.export_chrome_trace(str(trace))
     spent = {event.key: event.cpu_time_total for event in recorded.key_averages() if event.key in PHASES}
     return {f"share_{name}": spent[name] / sum(spent.values()) for name in PHASES}
+
+
+@contextmanager
+def _synchronised_phase(name: str) -> Iterator[None]:
+    """A phase whose work a GPU finishes before the next begins."""
+    with record_function(name):
+        yield
+        torch.cuda.synchronize()
 
 
 def _product_rate(model: Transformer, tokens: int, precision: torch.dtype) -> float:

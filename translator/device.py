@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from typing import Literal
 
 import torch
 
 from translator.errors import UserError
 
+Precision = Literal["fp32", "bf16"]
+PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
 
@@ -29,25 +31,21 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_precision(name: str, device: torch.device) -> torch.dtype:
+def resolve_precision(name: Precision | Literal["auto"], device: torch.device) -> torch.dtype:
     """The dtype of matrix products; auto is bf16 where a short measurement finds it clearly faster than float32."""
     if name == "auto":
         name = "bf16" if _bf16_speedup(device) >= WORTHWHILE_SPEEDUP else "fp32"
-    return {"fp32": torch.float32, "bf16": torch.bfloat16}[name]
+    return PRECISIONS[name]
+
+
+def name_of_precision(precision: torch.dtype) -> Precision:
+    """The name by which `resolve_precision` knows a dtype."""
+    return next(name for name, dtype in PRECISIONS.items() if dtype == precision)
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[None]:
     """Run matrix products in `precision`; weights, normalisation and softmax stay in float32."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
-
-
-@contextmanager
-def phase(name: str, device: torch.device) -> Iterator[None]:
-    """A stretch of work that profiles show by name; while one is recorded, a GPU finishes it before the next begins."""
-    with torch.profiler.record_function(name):
-        yield
-        if device.type == "cuda" and torch.autograd._profiler_enabled():
-            torch.cuda.synchronize(device)
 
 
 def keep_freed_memory() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,23 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
         groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, weight_decay=config.weight_decay,
         fused=True))
     return optimizers
+
+
+def state_tensors(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """All that optimizers remember of a training, by the name "optimizer.weight.what", the first two as numbers."""
+    return {
+        f"{number}.{index}.{what}": tensor for number, optimizer in enumerate(optimizers)
+        for index, state in optimizer.state_dict()["state"].items() for what, tensor in state.items()}
+
+
+def load_state_tensors(optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]) -> None:
+    """Give optimizers back what `state_tensors` took from their like."""
+    states: list[dict[int, dict[str, Tensor]]] = [defaultdict(dict) for _ in optimizers]
+    for name, tensor in tensors.items():
+        number, index, what = name.split(".")
+        states[int(number)][int(index)][what] = tensor
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(state)})
 
 
 def learning_rate(config: OptimConfig, update: int, progress: float) -> float:

@@ -1,49 +1,41 @@
 """The training loop: update, validate, stop, save, resume (floor 7).
 
-It knows nothing of search: validation translates through a function it is given.
+It knows nothing of search: the validator translates through a function it is given.
 """
 
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import record_function
 
-from translator.attention import padding_mask
-from translator.batching import Batch, BatchSource, collate
+from translator.batching import Batch, BatchSource
 from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.device import autocast, phase
+from translator.device import autocast
 from translator.errors import UserError
+from translator.interruption import Interrupted, Interruption
 from translator.loss import projected_cross_entropy
-from translator.metrics import better, score
+from translator.metrics import better
 from translator.model import Transformer
-from translator.optim import WeightAverage, build_optimizers, learning_rate
+from translator.optim import WeightAverage, build_optimizers, learning_rate, load_state_tensors, state_tensors
 from translator.randomness import derive_seed
-from translator.tokenizer import PAD_ID
+from translator.selection import Validation, out_of_patience, ranked, to_average
 from translator.tracking import Progress, Tracker, say
+from translator.validation import Metrics, Translate, Validator
 
 # Checkpoints kept whole: if the newest turns out damaged, the one before still serves.
 RESUMABLE_CHECKPOINTS = 2
-SAMPLE_TRANSLATIONS = 5
 # What a derived seed is for.
 DROPOUT = 1
-
-Translate = Callable[[Sequence[str]], list[str]]
-Metrics = dict[str, float]
-
-
-class Interrupted(Exception):
-    """SIGINT or SIGTERM came; everything up to here is saved."""
 
 
 @dataclass
@@ -55,7 +47,7 @@ class TrainingState:
     batch: int = 0  # batches of this epoch already used
     tokens: int = 0
     seconds: float = 0.0
-    validations: list[dict[str, Any]] = field(default_factory=list)  # {"update": int, metric: value, ...}
+    validations: list[Validation] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -79,6 +71,12 @@ class Step:
     learning_rate: float
 
 
+def new_model(config: RunConfig, corpus: Corpus) -> Transformer:
+    """An untrained model for a corpus: its weights are a function of `config.seed`."""
+    torch.manual_seed(config.seed)
+    return Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
+
+
 class Trainer:
     """Train `model` on a corpus in a run folder, from its newest checkpoint where there is one."""
 
@@ -97,7 +95,6 @@ class Trainer:
         self.folder = folder
         self.corpus = corpus
         self.model = model
-        self.translate = translate
         self.precision = precision
         self.device = next(model.parameters()).device
         self.optimizers = build_optimizers(model, config.optim)
@@ -106,13 +103,14 @@ class Trainer:
         self.batches = BatchSource(
             corpus.train, tokenizers, max_tokens=config.train.batch_tokens, seed=config.seed,
             sampling=config.tokenizer.sampling)
-        self.validation = BatchSource(corpus.validation, tokenizers, max_tokens=config.train.batch_tokens, seed=0)
+        self.validator = Validator(corpus, model, translate, self._loss, max_tokens=config.train.batch_tokens)
         self.state = TrainingState()
         self._resume()
         self._epoch = self.batches.batches(self.state.epoch, self.state.batch)
         self._hidden = torch.compile(model.hidden, dynamic=True) if config.train.compile else model.hidden
-        self._interrupted = False
-        self._in_update = False
+        self._interruption = Interruption()
+        # What profiles show by name; a benchmark puts its own here.
+        self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
     # The plan
 
@@ -144,13 +142,14 @@ class Trainer:
         self._progress = Progress(1.0, unit="", done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         try:
-            with self._catching_signals():
+            with self._interruption.caught():
                 while True:
                     if self._validation_due():  # first: a run stopped before its validation takes it up here
                         self._validate()
                     if reason := self._stop_reason():
                         return self._finish(reason)
-                    self._update()
+                    with self._interruption.put_off():
+                        self._update()
         except Interrupted:
             self._save()
             raise
@@ -160,7 +159,6 @@ class Trainer:
 
     def _update(self) -> None:
         """The next batches, one step of the optimizer, and the books."""
-        self._in_update = True
         started = time.perf_counter()
         config, state = self.config, self.state
         batches = self._next_batches()
@@ -176,9 +174,6 @@ class Trainer:
         state.seconds = time.monotonic() - self._started
         if state.update % config.train.log_every == 0:
             self._log(step, batches, step.tokens / (time.perf_counter() - started))
-        self._in_update = False
-        if self._interrupted:
-            raise Interrupted
 
     def step(self, batches: Sequence[Batch], rate: float) -> Step:
         """One step of the optimizers at this learning rate on the gradient of all batches; none where it is not finite."""
@@ -187,12 +182,12 @@ class Trainer:
         self.model.train()
         loss = nll = torch.zeros((), device=self.device)
         for batch in batches:
-            with phase("forward", self.device):
+            with self.phase("forward"):
                 batch_loss, batch_nll = self._loss(batch)
-            with phase("backward", self.device):
+            with self.phase("backward"):
                 (batch_loss / tokens).backward()
             loss, nll = loss + batch_loss.detach(), nll + batch_nll
-        with phase("optimizer", self.device):
+        with self.phase("optimizer"):
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip_norm or math.inf)
             if math.isfinite(norm):
                 for optimizer in self.optimizers:
@@ -245,11 +240,8 @@ class Trainer:
         """Why training is over; empty while it is not."""
         if self._out_of_budget():
             return "the limit set in train.max_epochs, train.max_updates or train.max_minutes"
-        patience = self.config.train.patience
-        if patience is not None and self.state.validations:
-            stale = sum(v["update"] > self._ranked()[0]["update"] for v in self.state.validations)
-            if stale >= patience:
-                return f"no better {self.config.train.metric} in {patience} validations"
+        if out_of_patience(self.state.validations, self.config.train):
+            return f"no better {self.config.train.metric} in {self.config.train.patience} validations"
         return ""
 
     def _validation_due(self) -> bool:
@@ -258,71 +250,29 @@ class Trainer:
             return False
         return self._out_of_budget() or (update > 0 and update % self.config.train.validate_every == 0)
 
-    def _ranked(self) -> list[dict[str, Any]]:
-        """The validations, best first; of equals that of lower loss."""
-        metric = self.config.train.metric
-        sign = 1 if better(metric, 0, 1) else -1
-        return sorted(self.state.validations, key=lambda v: (sign * v[metric], v["loss"]))
-
     # Validation and the choice of weights
 
     def _validate(self) -> None:
         """Measure the weights as they stand, save a checkpoint, and the model if it is the best so far."""
         with self._averaged_weights():
-            metrics, translations = self._measure()
-            self._show(metrics, translations)
-            weights = weights_of(self.model)
+            metrics, translations = self.validator.measure()
+            self.validator.show(self.state.update, metrics, translations, self._tracker)
             self.state.validations.append({"update": self.state.update, **metrics})
-            if self._ranked()[0]["update"] == self.state.update:
-                save_tensors(self.folder.model_file, weights)
+            if self._best()["update"] == self.state.update:
+                save_tensors(self.folder.model_file, weights_of(self.model))
         self._save()
-
-    @torch.no_grad()
-    def _measure(self) -> tuple[Metrics, list[str]]:
-        """Loss, perplexity and translation scores of the validation split, and the translations."""
-        self.model.eval()
-        loss, nll, tokens = 0.0, 0.0, 0
-        for batch in self.validation.batches(0):
-            batch_loss, batch_nll = self._loss(batch)
-            loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
-        translations = self.translate(self.corpus.validation["source"])
-        scores = score(translations, list(self.corpus.validation["target"]))
-        metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
-        return metrics | {name: value.value for name, value in scores.items()}, translations
-
-    def _show(self, metrics: Metrics, translations: Sequence[str]) -> None:
-        """Report a validation on the console and in TensorBoard, with samples and an attention map."""
-        update = self.state.update
-        say(f"update {update:,}: validation BLEU {metrics['bleu']:.2f}  chrF {metrics['chrf']:.2f}  "
-            f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
-        self._tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
-        samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
-        rows = [("source", "translation", "reference"), ("---",) * 3]
-        rows += zip(samples["source"], translations, samples["target"], strict=False)
-        self._tracker.text(update, "validation/samples", "\n".join(f"| {' | '.join(row)} |" for row in rows))
-        self._tracker.attention_map(update, "validation/attention", *self._attention_of_first())
-
-    @torch.no_grad()
-    def _attention_of_first(self) -> tuple[Tensor, list[str], list[str]]:
-        """The last layer's cross-attention (H, T, S) for the first validation pair, and both sides' pieces."""
-        pair = self.corpus.validation[0]
-        batch = collate([pair["source_ids"]], [pair["target_ids"]]).to(self.device)
-        mask = padding_mask(batch.source, PAD_ID)
-        _, weights = self.model.decode(batch.target_in, self.model.encode(batch.source), mask, need_weights=True)
-        return (weights[-1][0], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
-                self.corpus.target_tokenizer.pieces(pair["target_ids"]))
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
         outcome = self.folder.load_outcome()
         if outcome is not None and outcome["update"] == self.state.update:
             return Outcome(**outcome)
-        best = self._ranked()[0]
+        best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
-        updates = self._averaged_updates()
+        updates = to_average(self.state.validations, self.config.train)
         if len(updates) > 1:
             load_into(self.model, self.folder.average(updates), self.folder.checkpoints)
-            averaged, _ = self._measure()
+            averaged, _ = self.validator.measure()
             if better(self.config.train.metric, averaged[self.config.train.metric], metrics[self.config.train.metric]):
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
                 save_tensors(self.folder.model_file, weights_of(self.model))
@@ -330,13 +280,8 @@ class Trainer:
         self.folder.save_outcome(asdict(chosen))
         return chosen
 
-    def _averaged_updates(self) -> list[int]:
-        """The updates whose weights `train.average` asks to average."""
-        train = self.config.train
-        if train.average == "none":
-            return []
-        ordered = self._ranked() if train.average == "best" else self.state.validations[::-1]
-        return [v["update"] for v in ordered[: train.average_count]]
+    def _best(self) -> Validation:
+        return ranked(self.state.validations, self.config.train)[0]
 
     @contextmanager
     def _averaged_weights(self) -> Iterator[None]:
@@ -355,16 +300,15 @@ class Trainer:
 
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
-        training = {
-            f"optimizer.{number}.{index}.{name}": value for number, optimizer in enumerate(self.optimizers)
-            for index, values in optimizer.state_dict()["state"].items() for name, value in values.items()}
+        training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.optimizers).items()}
         weights = weights_of(self.model)
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
             weights = self.average.weights
         self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
-        needed = self._averaged_updates() + [v["update"] for v in self._ranked()[:1]]
-        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=needed)
+        needed = ranked(self.state.validations, self.config.train)[:1]
+        averaged = to_average(self.state.validations, self.config.train)
+        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=[*averaged, *(v["update"] for v in needed)])
 
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole."""
@@ -384,33 +328,9 @@ class Trainer:
     def _restore(self, weights: Weights, training: Weights) -> None:
         if self.average is not None:
             self.average.load(weights)
-            weights = {name.removeprefix("raw."): w for name, w in training.items() if name.startswith("raw.")}
+            weights = _under("raw.", training)
         load_into(self.model, weights, self.folder.checkpoints)
-        for number, optimizer in enumerate(self.optimizers):
-            states: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in training.items():
-                if key.startswith(f"optimizer.{number}."):
-                    index, name = key.split(".")[2:]
-                    states.setdefault(int(index), {})[name] = tensor
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
-
-    @contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        """Inside, a first SIGINT or SIGTERM raises Interrupted where nothing is half done."""
-        def handle(number: int, frame: object) -> None:
-            if self._interrupted:
-                raise KeyboardInterrupt
-            self._interrupted = True
-            say("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
-            if not self._in_update:
-                raise Interrupted
-
-        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        load_state_tensors(self.optimizers, _under("optimizer.", training))
 
     def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
         padding = sum(batch.padding for batch in batches) / len(batches)
@@ -422,3 +342,8 @@ class Trainer:
             self._fraction(),
             f"epoch {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
             f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
+
+
+def _under(prefix: str, tensors: Weights) -> Weights:
+    """The tensors whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -7,13 +7,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into
 from translator.config import SearchConfig
-from translator.device import autocast, resolve_device, resolve_precision
+from translator.device import Precision, autocast, resolve_device, resolve_precision
 from translator.errors import UserError
 from translator.model import Transformer
 from translator.search import Hypothesis, search
@@ -43,7 +44,9 @@ class Translation:
 class Translator:
     """A trained model and its tokenizers: `Translator("runs/x")(["A sentence."])` gives their translations."""
 
-    def __init__(self, run: str | Path, *, device: str = "auto", precision: str = "fp32") -> None:
+    def __init__(
+        self, run: str | Path, *, device: str = "auto", precision: Precision | Literal["auto"] = "fp32"
+    ) -> None:
         """Load a run folder; UserError where it is none."""
         folder = RunFolder(run)
         config = folder.load_config()

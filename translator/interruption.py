@@ -1,0 +1,50 @@
+"""Stopping on SIGINT or SIGTERM where nothing is half done (floor 1)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from translator.tracking import say
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came; everything up to here is saved."""
+
+
+class Interruption:
+    """A first SIGINT or SIGTERM raises Interrupted at once, or after work that must be whole; a second ends the process."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._in_whole_work = False
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Inside, the two signals are heeded so."""
+        previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Inside is work that must be whole: a signal that comes meanwhile raises Interrupted at its end."""
+        self._in_whole_work = True
+        try:
+            yield
+        finally:
+            self._in_whole_work = False
+        if self._asked:
+            raise Interrupted
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        say("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
+        if not self._in_whole_work:
+            raise Interrupted

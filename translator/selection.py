@@ -1,0 +1,34 @@
+"""Which weights of a training to keep, and when more of it is of no use, by its validations (floor 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from translator.config import TrainConfig
+from translator.metrics import better
+
+# {"update": int, metric: value, ...}
+Validation = dict[str, Any]
+
+
+def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Validation]:
+    """The validations, best first by `train.metric`; of equals that of lower loss."""
+    sign = 1 if better(train.metric, 0, 1) else -1
+    return sorted(validations, key=lambda v: (sign * v[train.metric], v["loss"]))
+
+
+def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
+    """The updates whose weights `train.average` asks to average."""
+    if train.average == "none":
+        return []
+    ordered = ranked(validations, train) if train.average == "best" else validations[::-1]
+    return [v["update"] for v in ordered[: train.average_count]]
+
+
+def out_of_patience(validations: Sequence[Validation], train: TrainConfig) -> bool:
+    """Whether the last `train.patience` validations brought no better metric."""
+    if train.patience is None or not validations:
+        return False
+    best = ranked(validations, train)[0]["update"]
+    return sum(v["update"] > best for v in validations) >= train.patience

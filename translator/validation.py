@@ -1,0 +1,80 @@
+"""What a model in training does on the validation split: measured and shown (floor 6).
+
+It knows nothing of search: it translates through a function it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from translator.attention import padding_mask
+from translator.batching import Batch, BatchSource, collate
+from translator.data import Corpus
+from translator.metrics import score
+from translator.model import Transformer
+from translator.tokenizer import PAD_ID
+from translator.tracking import Tracker, say
+
+SAMPLE_TRANSLATIONS = 5
+
+Translate = Callable[[Sequence[str]], list[str]]
+Metrics = dict[str, float]
+
+
+class Validator:
+    """Measures `model`, as it stands, on a corpus's validation split."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: Transformer,
+        translate: Translate,
+        loss: Callable[[Batch], tuple[Tensor, Tensor]],
+        *,
+        max_tokens: int,
+    ) -> None:
+        """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `max_tokens`: most in a batch."""
+        self.corpus = corpus
+        self.model = model
+        self.translate = translate
+        self.loss = loss
+        tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0)
+
+    @torch.no_grad()
+    def measure(self) -> tuple[Metrics, list[str]]:
+        """Loss, perplexity and translation scores, and the translations."""
+        self.model.eval()
+        loss, nll, tokens = 0.0, 0.0, 0
+        for batch in self.batches.batches(0):
+            batch_loss, batch_nll = self.loss(batch)
+            loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
+        translations = self.translate(self.corpus.validation["source"])
+        scores = score(translations, list(self.corpus.validation["target"]))
+        metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
+        return metrics | {name: value.value for name, value in scores.items()}, translations
+
+    def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
+        """Report what `measure` found on the console and in TensorBoard, with samples and an attention map."""
+        say(f"update {update:,}: validation BLEU {metrics['bleu']:.2f}  chrF {metrics['chrf']:.2f}  "
+            f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
+        tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
+        samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
+        rows = [("source", "translation", "reference"), ("---",) * 3]
+        rows += zip(samples["source"], translations, samples["target"], strict=False)
+        tracker.text(update, "validation/samples", "\n".join(f"| {' | '.join(row)} |" for row in rows))
+        tracker.attention_map(update, "validation/attention", *self._attention_of_first())
+
+    @torch.no_grad()
+    def _attention_of_first(self) -> tuple[Tensor, list[str], list[str]]:
+        """The last layer's cross-attention (H, T, S) for the first pair, and both sides' pieces."""
+        pair = self.corpus.validation[0]
+        batch = collate([pair["source_ids"]], [pair["target_ids"]]).to(next(self.model.parameters()).device)
+        mask = padding_mask(batch.source, PAD_ID)
+        _, weights = self.model.decode(batch.target_in, self.model.encode(batch.source), mask, need_weights=True)
+        return (weights[-1][0], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
+                self.corpus.target_tokenizer.pieces(pair["target_ids"]))

@@ -163,6 +163,39 @@ def test_window_bounds_influence_exactly(causal, length):
     assert set(moved.nonzero().flatten().tolist()) == expected
 
 
+@pytest.mark.parametrize("options", [{}, {"rotary": RotaryPositions(D // H)}, {"relative": True}])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("window", "length"), [(0, 256), (5, 300), (64, 257), (70, 281)])
+def test_taking_a_window_in_blocks_changes_nothing(options, causal, window, length):
+    torch.manual_seed(0)
+    if "relative" in options:
+        options = {"relative": RelativeBias(H, causal=causal)}
+        nn.init.normal_(options["relative"].bias.weight)
+    attention = MultiHeadAttention(D, H, causal=causal, window=window, **options)
+    x = torch.randn(3, length, D, requires_grad=True)
+    mask = torch.arange(length) < torch.tensor([length, length - 100, 0])[:, None, None, None]
+    for keys in (None, mask):
+        blocks = attention(x, mask=keys)[0]
+        whole = attention(x, mask=keys, need_weights=True)[0]
+        torch.testing.assert_close(blocks, whole, atol=2e-6, rtol=1e-4)
+        got, expected = (torch.autograd.grad(output.square().sum(), x)[0] for output in (blocks, whole))
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_memory_of_a_window_grows_with_the_length_alone(causal):
+    attention = MultiHeadAttention(D, H, causal=causal, window=16)
+
+    def kept(length: int) -> int:
+        sizes: dict[int, int] = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+                lambda t: sizes.update({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()}) or t, lambda t: t):
+            attention(torch.randn(1, length, D, requires_grad=True))
+        return sum(sizes.values())
+
+    assert kept(4096) < 4.2 * kept(1024)
+
+
 def test_window_as_wide_as_the_sentence_is_global():
     torch.manual_seed(0)
     wide, full = MultiHeadAttention(D, H, window=8), MultiHeadAttention(D, H)

@@ -113,11 +113,12 @@ def test_sampled_batches_vary_keep_the_budget_and_the_text(tokenizer):
     assert len(seen) > 1.5 * len(PAIRS)
 
 
-def test_the_largest_batch_has_the_most_cells(tokenizer):
+def test_batches_by_size(tokenizer):
     source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=1)
-    cells = [b.source.numel() + b.target_out.numel() for b in source.batches(0)]
-    largest = source.largest()
-    assert largest.source.numel() + largest.target_out.numel() == max(cells)
+    cells = sorted(b.source.numel() + b.target_out.numel() for b in source.batches(0))
+    for quantile, expected in ((0.0, cells[0]), (0.5, cells[round((len(cells) - 1) / 2)]), (1.0, cells[-1])):
+        batch = source.of_size(quantile)
+        assert batch.source.numel() + batch.target_out.numel() == expected
 
 
 def test_a_dataset_with_a_sentence_past_the_budget_is_refused(tokenizer):

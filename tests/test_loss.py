@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from translator import loss as loss_module
 from translator.loss import projected_cross_entropy
@@ -42,6 +43,22 @@ def test_value_and_gradients_are_those_of_the_definition(smoothing):
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, definition(hidden, weight, targets, 0.0), check_stride=False)
     torch.testing.assert_close(ours, (hidden.grad, weight.grad))
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_two_passes_weigh_half_each_and_r_drop_adds_their_disagreement(r_drop):
+    hidden, weight, targets = example(tokens=26)
+    targets = targets[:13]
+    loss, nll = projected_cross_entropy(hidden, weight, targets, smoothing=0.1, r_drop=r_drop)
+    ours = torch.autograd.grad(loss, (hidden, weight))
+    log_p1, log_p2 = (hidden @ weight.T).log_softmax(-1).chunk(2)
+    divergence = (F.kl_div(log_p1, log_p2, log_target=True, reduction="sum")
+                  + F.kl_div(log_p2, log_p1, log_target=True, reduction="sum")) / 2
+    likelihoods = [definition(half, weight, targets, 0.1) for half in hidden.chunk(2)]
+    expected = (likelihoods[0] + likelihoods[1] + r_drop * divergence) / 2
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nll, sum(definition(half, weight, targets, 0.0) for half in hidden.chunk(2)) / 2)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, (hidden, weight)))
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)

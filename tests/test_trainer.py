@@ -16,11 +16,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.conftest import PAIRS, model_config, run_config
 from translator.batching import collate
-from translator.checkpoint import RunFolder, load_tensors
+from translator.checkpoint import RunFolder, load_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.errors import UserError
 from translator.interruption import Interrupted
+from translator.optim import state_tensors
 from translator.selection import to_average
 from translator.tokenizer import Tokenizer
 from translator.trainer import Trainer, new_model
@@ -122,6 +123,22 @@ def test_a_run_killed_outright_goes_on_from_its_last_checkpoint(setup):
     resumed.fit()
     assert_same(final(resumed), final(whole))
     assert metrics(resumed) == metrics(whole)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_timing_an_update_leaves_no_trace(setup, optimizer):
+    config = options()
+    config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, optimizer=optimizer))
+    timed, untimed = setup(config, "timed"), setup(config, "untimed")
+    assert timed.time_update() > 0
+    for trainer in (timed, untimed):
+        trainer.fit()
+    assert_same(final(timed), final(untimed))
+    again = setup(dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=20)), "timed")
+    again.time_update()
+    assert_same(
+        weights_of(again.model) | state_tensors(again.optimizers),
+        weights_of(timed.model) | state_tensors(timed.optimizers))
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):

@@ -20,6 +20,8 @@ from translator.positions import RelativeBias, RotaryPositions
 
 # On a CPU the formula outruns the fused kernel up to about this many keys: 6 x in bf16 at 16 keys, level at 128.
 CPU_FUSED_FROM = 128
+# Fewest queries that windowed attention takes together: smaller products do not keep a processor busy.
+WINDOW_BLOCK = 64
 
 
 def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
@@ -95,6 +97,42 @@ def fused_attention(
         allowed = bias.masked_fill(~allowed, -torch.inf).to(queries.dtype)
     output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout_p)
     return output.masked_fill(~seeing, 0.0)
+
+
+def windowed_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    window: int,
+    causal: bool,
+    mask: Tensor | None = None,
+    relative: RelativeBias | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """`fused_attention` under `window_mask`, in time and memory that grow with the length instead of with its square.
+
+    queries, keys, values (B, H, T, K), mask of keys (B, 1, 1, T) -> (B, H, T, K). Queries are taken in blocks, each with the
+    keys that its window can reach (Beltagy et al. 2020, https://arxiv.org/abs/2004.05150, section 3.1 and appendix A).
+    """
+    batch, _, length, _ = queries.shape
+    block, ahead = max(window, WINDOW_BLOCK), 0 if causal else window
+    span = window + block + ahead  # keys that a block's queries reach
+    blocks = -(-length // block)
+    missing = blocks * block - length
+
+    def reached(x: Tensor) -> Tensor:
+        """Of (B, H, T, K), what each block reaches: (B x blocks, H, span, K)."""
+        padded = F.pad(x, (0, 0, window, missing + ahead))
+        return padded.unfold(2, span, block).permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    real = torch.ones(1, 1, 1, length, dtype=torch.bool, device=queries.device) if mask is None else mask
+    near = window_mask(block + ahead, span, window=window, causal=causal, device=queries.device)[:block]
+    allowed = near & reached(real.transpose(2, 3).expand(batch, -1, -1, -1)).transpose(2, 3)  # (B x blocks, 1, block, span)
+    bias = None if relative is None else relative(block + ahead, span)[:, :, :block]
+    grouped = F.pad(queries, (0, 0, 0, missing)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
+    heads = fused_attention(grouped, reached(keys), reached(values), mask=allowed, bias=bias, dropout_p=dropout_p)
+    return heads.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 class KeyValueCache:
@@ -193,13 +231,22 @@ class MultiHeadAttention(nn.Module):
         self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (B, T, D), the last T positions in self-attention, to keys and values (B, H, S, K)."""
-        length, key_length = x.size(1), keys.size(2)
         queries = self._split_heads(self.W_q(x))
         if self.rotary is not None:
-            queries = self.rotary(queries, start=key_length - length)
-        bias = None if self.relative is None else self.relative(length, key_length)
+            queries = self.rotary(queries, start=keys.size(2) - x.size(1))
+        if self.causal and self.window is not None and x.size(1) == 1:  # a step of decoding: the rest is out of reach
+            keys, values = keys[:, :, -self.window - 1 :], values[:, :, -self.window - 1 :]
+            mask = None if mask is None else mask[..., -self.window - 1 :]
+        length, key_length = x.size(1), keys.size(2)
         dropout_p = self.dropout if self.training else 0.0
         weights: Tensor | None = None
+        if not need_weights and self._pays_in_blocks(length, key_length, mask):
+            assert self.window is not None
+            heads = windowed_attention(
+                queries, keys, values, window=self.window, causal=self.causal, mask=mask, relative=self.relative,
+                dropout_p=dropout_p)
+            return self._join_heads(heads), None
+        bias = None if self.relative is None else self.relative(length, key_length)
         if need_weights or (x.device.type == "cpu" and key_length < CPU_FUSED_FROM):
             mask = self._restrict(mask, length, key_length, x.device)
             heads, weights = scaled_dot_product_attention(
@@ -209,16 +256,24 @@ class MultiHeadAttention(nn.Module):
         else:
             mask = self._restrict(mask, length, key_length, x.device)
             heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
-        output = self.W_o(heads.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
-        return output, weights if need_weights else None
+        return self._join_heads(heads), weights if need_weights else None
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
 
+    def _join_heads(self, heads: Tensor) -> Tensor:
+        return self.W_o(heads.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
+
+    def _pays_in_blocks(self, length: int, key_length: int, mask: Tensor | None) -> bool:
+        """Whether attention to a window is best taken in blocks: of a long sequence to itself, under a mask of keys alone."""
+        if self.window is None or length != key_length or not (mask is None or mask.size(-2) == 1):
+            return False
+        return key_length >= 4 * max(self.window, WINDOW_BLOCK)
+
     def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
         """`mask` together with causality and window; None where nothing is forbidden."""
         sees_all = length == 1 if self.causal else True  # the newest token comes after every other
-        if (self.window is None or self.window >= key_length) and sees_all:
+        if (self.window is None or self.window >= key_length - 1) and sees_all:
             return mask
         window = key_length if self.window is None else self.window
         local = window_mask(length, key_length, window=window, causal=self.causal, device=device)

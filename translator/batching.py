@@ -127,12 +127,15 @@ class BatchSource:
         for number in range(start, len(plan)):
             yield self._batch(plan[number], seed=derive_seed(self.seed, epoch, number))
 
-    def largest(self) -> Batch:
-        """The batch with the most cells of an epoch: what memory must hold."""
-        def cells(rows: np.ndarray) -> int:
-            return len(rows) * int(self._source_lengths[rows].max() + self._target_lengths[rows].max())
-
-        return self._batch(max(self.plan(0), key=cells), seed=0)
+    def of_size(self, quantile: float) -> Batch:
+        """A batch by its rank in cells among those of an epoch: 0.5 is the median, 1 the largest."""
+        plan = self.plan(0)
+        sizes = np.array([len(rows) for rows in plan])
+        starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)
+        source, target = (
+            np.maximum.reduceat(lengths[rows], starts) for lengths in (self._source_lengths, self._target_lengths))
+        by_size = np.argsort(sizes * (source + target), kind="stable")
+        return self._batch(plan[by_size[round(quantile * (len(plan) - 1))]], seed=0)
 
     def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
         pairs = self.dataset[rows.tolist()]

@@ -144,6 +144,7 @@ class TrainConfig:
     batch_tokens: int
     accumulation: int
     label_smoothing: float
+    r_drop: float = 0.0  # younger than other options: a run folder without it has trained without
     max_epochs: int | None
     max_updates: int | None
     max_minutes: float | None
@@ -160,6 +161,7 @@ class TrainConfig:
         for name in ("batch_tokens", "accumulation", "validate_every", "validation_beam", "average_count", "log_every"):
             _require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
         _require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
+        _require(self.r_drop >= 0, "train.r_drop", "must be at least 0 (off)")
         limits = ("max_epochs", "max_updates", "max_minutes")
         for name in (*limits, "patience"):
             value = getattr(self, name)
@@ -282,6 +284,7 @@ def build(cls: type[Config], values: Any, where: str = "") -> Config:
             near = difflib.get_close_matches(str(key), hints, n=1)
             hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
             raise UserError(f"{where}{key}: no such option; {hint}")
+    values = {key: vars(cls)[key] for key in hints if key in vars(cls)} | dict(values)  # where the class has a default
     missing = [key for key in hints if key not in values]
     if missing:
         raise UserError(f"{where}{missing[0]}: this option is missing")

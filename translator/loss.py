@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens (floor 1).
+"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens, and R-Drop (floor 1).
 
 Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7; Vaswani et al. 2017, section 5.4. The caller divides
 once, by the real target tokens of a whole update, so that batches weigh what they hold.
@@ -16,20 +16,25 @@ LOGITS_AT_ONCE = {"cpu": 2**23, "cuda": 2**28}
 
 
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.0
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.0, r_drop: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The cross-entropy of softmax(hidden weight^T) to (1 - smoothing) x one-hot + smoothing x uniform, summed over N tokens.
 
     hidden (N, D), weight (V, D), targets (N,) -> that sum, and the plain sum of -log p(target) that perplexity is made of
     and that has no gradient; both scalars in float32. Products run in autocast's precision.
 
+    hidden (2 N, D) holds two passes over the same tokens, one after the other: both figures are then their mean, and
+    `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
+    (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
+
     The projection is part of the function so that the logits, (N, V) and often the largest tensor of all, never exist whole:
     it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    loss, nll = _ProjectedCrossEntropy.apply(hidden, weight, targets, smoothing, dtype, needs_gradient)
-    return loss, nll.detach()
+    passes = hidden.unflatten(0, (-1, len(targets)))
+    loss, nll = _ProjectedCrossEntropy.apply(passes, weight, targets, smoothing, r_drop, dtype, needs_gradient)
+    return loss / len(passes), nll.detach() / len(passes)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -41,32 +46,46 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, dtype: torch.dtype, needs_gradient: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        r_drop: float,
+        dtype: torch.dtype,
+        needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
+        """hidden (P, N, D): P passes, whose losses are added up."""
         uniform = smoothing / len(weight)
         words = weight.to(dtype)
         sum_of_words = weight.sum(0, dtype=torch.float32)
         hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
-        weight_gradient = (-uniform * hidden.sum(0)).expand_as(weight).clone() if needs_gradient else None
+        weight_gradient = (-uniform * hidden.sum((0, 1))).expand_as(weight).clone() if needs_gradient else None
         loss = torch.zeros((), device=hidden.device)
         nll = torch.zeros((), device=hidden.device)
-        rows = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 2**23) // len(weight))
-        for start in range(0, len(hidden), rows):
-            chunk = slice(start, start + rows)
-            h, target = hidden[chunk].to(dtype), targets[chunk, None]
+        tokens_at_once = max(1, LOGITS_AT_ONCE.get(hidden.device.type, 2**23) // len(weight) // len(hidden))
+        for start in range(0, len(targets), tokens_at_once):
+            chunk = slice(start, start + tokens_at_once)
+            h = hidden[:, chunk].to(dtype)
+            target = targets[chunk, None].expand(len(hidden), -1, -1)
             logits = h @ words.T
             p = logits.softmax(-1)
             # log p = logit - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
             log_normaliser = logits.amax(-1).float() - p.amax(-1).float().log()
-            target_nll = log_normaliser - logits.gather(1, target)[:, 0]
+            target_nll = log_normaliser - logits.gather(-1, target)[..., 0]
             nll += target_nll.sum()
             loss += (1 - smoothing) * target_nll.sum()
             if smoothing:
-                loss += smoothing * log_normaliser.sum() - uniform * (hidden[chunk].sum(0, dtype=torch.float32) @ sum_of_words)
+                loss += smoothing * log_normaliser.sum()
+                loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) @ sum_of_words)
+            if r_drop and len(hidden) == 2:
+                disagreement, its_gradient = _disagreement(p, logits.float() - log_normaliser[..., None])
+                loss += r_drop * disagreement
+                p = p + (r_drop * its_gradient).to(dtype)
             if hidden_gradient is not None and weight_gradient is not None:
-                p.scatter_add_(1, target, p.new_full((1, 1), smoothing - 1).expand_as(target))
-                hidden_gradient[chunk] = p @ words - uniform * sum_of_words
-                weight_gradient += p.T @ h
+                p.scatter_add_(-1, target, p.new_full((1, 1, 1), smoothing - 1).expand_as(target))
+                hidden_gradient[:, chunk] = p @ words - uniform * sum_of_words
+                weight_gradient += p.flatten(0, 1).T @ h.flatten(0, 1)
         if hidden_gradient is not None and weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient)
         return loss, nll
@@ -74,4 +93,15 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor, of_nll: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient * of_loss, weight_gradient * of_loss, None, None, None, None
+        return hidden_gradient * of_loss, weight_gradient * of_loss, None, None, None, None, None
+
+
+def _disagreement(p: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of KL(p1 || p2) and KL(p2 || p1), summed over tokens, and its gradient at the logits of both.
+
+    p and log_p (2, N, V) -> a scalar, and (2, N, V). The gradient of KL(p1 || p2) is p1 (log p1 - log p2 - KL(p1 || p2)) at
+    the first logits and p2 - p1 at the second.
+    """
+    log_ratio = log_p - log_p.flip(0)
+    divergence = (p * log_ratio).sum(-1, keepdim=True)
+    return 0.5 * divergence.sum(), 0.5 * (p * (log_ratio - divergence) + p - p.flip(0))

@@ -115,17 +115,19 @@ class Trainer:
     # The plan
 
     def time_update(self) -> float:
-        """Seconds that the largest update takes; memory that suffices here suffices to the end."""
-        batch = self.batches.largest()
+        """Seconds that an update of usual size takes, after one of the largest: memory that suffices here suffices to the end.
+
+        Both are updates at a learning rate of 0, after which the optimizers forget them.
+        """
+        remembered = {name: tensor.clone() for name, tensor in state_tensors(self.optimizers).items()}
         seconds = 0.0
-        for _ in range(2):  # the first one pays for set-up
+        largest, usual = self.batches.of_size(1.0), self.batches.of_size(0.5)
+        for batch in (largest, usual, usual):  # the first two pay for set-up
             start = time.perf_counter()
-            loss, _ = self._loss(batch)
-            loss.backward()
-            float(loss.detach())  # reading a number waits for the device
+            float(self.step([batch] * self.config.train.accumulation, 0.0).loss)  # reading a number waits for the device
             seconds = time.perf_counter() - start
-        self.model.zero_grad(set_to_none=True)
-        return seconds * self.config.train.accumulation
+        load_state_tensors(self.optimizers, remembered)
+        return seconds
 
     @property
     def updates_per_epoch(self) -> int:
@@ -200,11 +202,12 @@ class Trainer:
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The smoothed loss of a batch and its plain negative log-likelihood, both summed over its real target tokens."""
         batch = batch.to(self.device)
-        real = batch.real
+        train, real = self.config.train, batch.real
+        passes = 2 if train.r_drop and self.model.training else 1
         with autocast(self.device, self.precision):
-            hidden = self._hidden(batch.source, batch.target_in, real)
+            hidden = self._hidden(*(tensor.repeat(passes, 1) for tensor in (batch.source, batch.target_in, real)))
             return projected_cross_entropy(
-                hidden, self.model.output.weight, batch.target_out[real], smoothing=self.config.train.label_smoothing)
+                hidden, self.model.output.weight, batch.target_out[real], smoothing=train.label_smoothing, r_drop=train.r_drop)
 
     def _next_batches(self) -> list[Batch]:
         """The batches of the next update: at an epoch's end perhaps fewer than train.accumulation."""

@@ -137,8 +137,8 @@ def test_timing_an_update_leaves_no_trace(setup, optimizer):
     again = setup(dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=20)), "timed")
     again.time_update()
     assert_same(
-        weights_of(again.model) | state_tensors(again.optimizers),
-        weights_of(timed.model) | state_tensors(timed.optimizers))
+        weights_of(again.model) | state_tensors(again.updater.optimizers),
+        weights_of(timed.model) | state_tensors(timed.updater.optimizers))
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
@@ -161,12 +161,12 @@ def test_accumulated_batches_weigh_what_they_hold(setup):
     batches = trainer._next_batches()
     tokens = sum(batch.num_tokens for batch in batches)
     for batch in batches:
-        (trainer._loss(batch)[0] / tokens).backward()
+        (trainer.updater.loss(batch)[0] / tokens).backward()
     accumulated = [p.grad.clone() for p in trainer.model.parameters()]
     trainer.model.zero_grad()
     sources = [[i for i in row if i] for batch in batches for row in batch.source.tolist()]
     targets = [[i for i in row if i] for batch in batches for row in batch.target_out.tolist()]
-    (trainer._loss(collate(sources, targets))[0] / tokens).backward()
+    (trainer.updater.loss(collate(sources, targets))[0] / tokens).backward()
     for p, grad in zip(trainer.model.parameters(), accumulated, strict=True):
         torch.testing.assert_close(p.grad, grad, atol=1e-6, rtol=1e-4)
 

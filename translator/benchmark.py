@@ -46,11 +46,11 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     _train(trainer, batches, WARM_UP_UPDATES)
     stretches = [_train(trainer, batches, updates) for _ in range(repeats)]
     figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
-    figures["products_gflops"] = _product_rate(trainer.model, round(figures["tokens_per_update"]), trainer.precision)
+    figures["products_gflops"] = _product_rate(trainer.model, round(figures["tokens_per_update"]), trainer.updater.precision)
     figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
     figures |= _phase_shares(trainer, batches, trace)
-    if trainer.device.type == "cuda":
-        figures["peak_memory_gib"] = torch.cuda.max_memory_allocated(trainer.device) / 2**30
+    if trainer.updater.device.type == "cuda":
+        figures["peak_memory_gib"] = torch.cuda.max_memory_allocated(trainer.updater.device) / 2**30
     else:
         unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
         figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
@@ -129,13 +129,14 @@ def _all_batches(trainer: Trainer) -> Iterator[Batch]:
 
 def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str, float]:
     """The figures of so many updates in a row."""
+    updater = trainer.updater
     used: list[Batch] = []
     loss = torch.zeros(())
     start = time.perf_counter()
-    for _ in range(updates):
-        with trainer.phase("data"):
+    for update in range(updates):
+        with updater.phase("data"):
             accumulated = [next(batches) for _ in range(trainer.config.train.accumulation)]
-        loss = trainer.step(accumulated, trainer.config.optim.lr).loss
+        loss = updater.step(accumulated, trainer.config.optim.lr, seed=update).loss
         used += accumulated
     last_loss = float(loss)  # waits for the device
     seconds = time.perf_counter() - start
@@ -152,13 +153,13 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
 
 def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:
     """The share of each phase in the time of all, by PyTorch's profiler."""
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (trainer.device.type == "cuda")
-    usual = trainer.phase
-    if trainer.device.type == "cuda":
-        trainer.phase = _synchronised_phase
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (trainer.updater.device.type == "cuda")
+    usual = trainer.updater.phase
+    if trainer.updater.device.type == "cuda":
+        trainer.updater.phase = _synchronised_phase
     with profile(activities=activities) as recorded:
         _train(trainer, batches, PROFILED_UPDATES)
-    trainer.phase = usual
+    trainer.updater.phase = usual
     if trace is not None:
         recorded.export_chrome_trace(str(trace))
     spent = {event.key: event.cpu_time_total for event in recorded.key_averages() if event.key in PHASES}

@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 
 import torch
-from torch import Tensor, nn
-from torch.profiler import record_function
 
 from translator.batching import Batch, BatchSource
 from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.device import autocast
 from translator.errors import UserError
 from translator.interruption import Interrupted, Interruption
-from translator.loss import projected_cross_entropy
 from translator.metrics import better
 from translator.model import Transformer
-from translator.optim import WeightAverage, build_optimizers, learning_rate, load_state_tensors, state_tensors
+from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
 from translator.randomness import derive_seed
 from translator.selection import Validation, out_of_patience, ranked, to_average
 from translator.tracking import Progress, Tracker, say
+from translator.updater import Step, Updater
 from translator.validation import Metrics, Translate, Validator
 
 # Checkpoints kept whole: if the newest turns out damaged, the one before still serves.
@@ -60,17 +57,6 @@ class Outcome:
     reason: str  # why training stopped
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one step of the optimizer measured."""
-
-    tokens: int  # real target tokens
-    loss: Tensor  # a token, smoothed
-    nll: Tensor  # a token
-    gradient_norm: Tensor  # before clipping
-    learning_rate: float
-
-
 def new_model(config: RunConfig, corpus: Corpus) -> Transformer:
     """An untrained model for a corpus: its weights are a function of `config.seed`."""
     torch.manual_seed(config.seed)
@@ -95,22 +81,17 @@ class Trainer:
         self.folder = folder
         self.corpus = corpus
         self.model = model
-        self.precision = precision
-        self.device = next(model.parameters()).device
-        self.optimizers = build_optimizers(model, config.optim)
+        self.updater = Updater(model, config.optim, config.train, precision=precision)
         self.average = WeightAverage(model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         self.batches = BatchSource(
             corpus.train, tokenizers, max_tokens=config.train.batch_tokens, seed=config.seed,
             sampling=config.tokenizer.sampling)
-        self.validator = Validator(corpus, model, translate, self._loss, max_tokens=config.train.batch_tokens)
+        self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.batch_tokens)
         self.state = TrainingState()
         self._resume()
         self._epoch = self.batches.batches(self.state.epoch, self.state.batch)
-        self._hidden = torch.compile(model.hidden, dynamic=True) if config.train.compile else model.hidden
         self._interruption = Interruption()
-        # What profiles show by name; a benchmark puts its own here.
-        self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
     # The plan
 
@@ -119,14 +100,15 @@ class Trainer:
 
         Both are updates at a learning rate of 0, after which the optimizers forget them.
         """
-        remembered = {name: tensor.clone() for name, tensor in state_tensors(self.optimizers).items()}
+        remembered = {name: tensor.clone() for name, tensor in state_tensors(self.updater.optimizers).items()}
         seconds = 0.0
         largest, usual = self.batches.of_size(1.0), self.batches.of_size(0.5)
         for batch in (largest, usual, usual):  # the first two pay for set-up
             start = time.perf_counter()
-            float(self.step([batch] * self.config.train.accumulation, 0.0).loss)  # reading a number waits for the device
+            step = self.updater.step([batch] * self.config.train.accumulation, 0.0, seed=0)
+            float(step.loss)  # reading a number waits for the device
             seconds = time.perf_counter() - start
-        load_state_tensors(self.optimizers, remembered)
+        load_state_tensors(self.updater.optimizers, remembered)
         return seconds
 
     @property
@@ -165,7 +147,9 @@ class Trainer:
         config, state = self.config, self.state
         batches = self._next_batches()
         state.update += 1
-        step = self.step(batches, learning_rate(config.optim, state.update, self._fraction()))
+        step = self.updater.step(
+            batches, learning_rate(config.optim, state.update, self._fraction()),
+            seed=derive_seed(config.seed, DROPOUT, state.update))
         if not math.isfinite(step.gradient_norm):
             raise UserError(
                 f"update {state.update}: the gradient is {float(step.gradient_norm)}, so training stopped; its last good "
@@ -176,38 +160,6 @@ class Trainer:
         state.seconds = time.monotonic() - self._started
         if state.update % config.train.log_every == 0:
             self._log(step, batches, step.tokens / (time.perf_counter() - started))
-
-    def step(self, batches: Sequence[Batch], rate: float) -> Step:
-        """One step of the optimizers at this learning rate on the gradient of all batches; none where it is not finite."""
-        tokens = sum(batch.num_tokens for batch in batches)
-        torch.manual_seed(derive_seed(self.config.seed, DROPOUT, self.state.update))
-        self.model.train()
-        loss = nll = torch.zeros((), device=self.device)
-        for batch in batches:
-            with self.phase("forward"):
-                batch_loss, batch_nll = self._loss(batch)
-            with self.phase("backward"):
-                (batch_loss / tokens).backward()
-            loss, nll = loss + batch_loss.detach(), nll + batch_nll
-        with self.phase("optimizer"):
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip_norm or math.inf)
-            if math.isfinite(norm):
-                for optimizer in self.optimizers:
-                    for group in optimizer.param_groups:
-                        group["lr"] = rate
-                    optimizer.step()
-            self.model.zero_grad(set_to_none=True)
-        return Step(tokens, loss / tokens, nll / tokens, norm, rate)
-
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The smoothed loss of a batch and its plain negative log-likelihood, both summed over its real target tokens."""
-        batch = batch.to(self.device)
-        train, real = self.config.train, batch.real
-        passes = 2 if train.r_drop and self.model.training else 1
-        with autocast(self.device, self.precision):
-            hidden = self._hidden(*(tensor.repeat(passes, 1) for tensor in (batch.source, batch.target_in, real)))
-            return projected_cross_entropy(
-                hidden, self.model.output.weight, batch.target_out[real], smoothing=train.label_smoothing, r_drop=train.r_drop)
 
     def _next_batches(self) -> list[Batch]:
         """The batches of the next update: at an epoch's end perhaps fewer than train.accumulation."""
@@ -303,7 +255,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
-        training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.optimizers).items()}
+        training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
         weights = weights_of(self.model)
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
@@ -333,7 +285,7 @@ class Trainer:
             self.average.load(weights)
             weights = _under("raw.", training)
         load_into(self.model, weights, self.folder.checkpoints)
-        load_state_tensors(self.optimizers, _under("optimizer.", training))
+        load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
 
     def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
         padding = sum(batch.padding for batch in batches) / len(batches)

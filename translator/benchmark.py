@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from translator.batching import Batch
-from translator.device import name_of_precision
+from translator.device import name_of_precision, peak_memory
 from translator.errors import UserError
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID
@@ -49,11 +47,7 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     figures["products_gflops"] = _product_rate(trainer.model, round(figures["tokens_per_update"]), trainer.updater.precision)
     figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
     figures |= _phase_shares(trainer, batches, trace)
-    if trainer.updater.device.type == "cuda":
-        figures["peak_memory_gib"] = torch.cuda.max_memory_allocated(trainer.updater.device) / 2**30
-    else:
-        unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
-        figures["peak_memory_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    figures["peak_memory_gib"] = peak_memory(trainer.updater.device)
     return figures
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import resource
+import sys
 import time
 from contextlib import AbstractContextManager
 from typing import Literal
@@ -59,6 +61,14 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
         mallopt(M_TOP_PAD, 1 << 28)
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most that this process has held so far, in GiB: on a GPU its tensors there, elsewhere all of it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def _bf16_speedup(device: torch.device) -> float:

@@ -1,0 +1,45 @@
+"""Measure how cost grows: `python scripts/growth.py length vocabulary model=small`. Overrides are those of scripts/train.py.
+
+Tables in Markdown on stdout. Where none is named it makes all; the corpora take by far the longest.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+from translator.benchmark import describe_machine
+from translator.config import RunConfig, from_hydra
+from translator.device import resolve_device, resolve_precision
+from translator.errors import one_line_errors
+from translator.growth import TABLES
+from translator.tracking import say
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help=f"tables ({', '.join(TABLES)}), and options of training")
+    words = parser.parse_args().words
+    overrides = [word for word in words if word not in TABLES]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = from_hydra(RunConfig, compose("train", [*overrides, "name=growth"]))
+    device = resolve_device(config.device)
+    machine = describe_machine(device, resolve_precision(config.precision, device))
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    for name in [word for word in words if word in TABLES] or TABLES:
+        say(f"measuring how cost grows with {name}")
+        for number, row in enumerate(TABLES[name](config)):
+            if number == 0:
+                print(f"\n## {name.capitalize()}\n")
+            print(f"| {' | '.join(row)} |", flush=True)
+            if number == 0:
+                print(f"| {' | '.join(['---'] * len(row))} |")
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -1,0 +1,191 @@
+"""How cost grows: of training with lengths, vocabulary, batch and model, of starting with the corpus (floor 8).
+
+Every figure comes from a process of its own, so that its peak memory is its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from translator.batching import Batch, BatchSource, collate
+from translator.config import RunConfig
+from translator.data import prepare
+from translator.device import keep_freed_memory, peak_memory, resolve_device, resolve_precision
+from translator.model import Transformer
+from translator.tokenizer import EOS_ID
+from translator.updater import Updater
+
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+VOCABULARIES = (4000, 8000, 16_000, 32_000, 64_000)
+BATCHES = (512, 1024, 2048, 4096, 8192, 16_384)
+DEPTHS = (1, 2, 4, 8)
+WIDTHS = (128, 256, 512, 1024)
+PAIRS = (30_000, 300_000, 3_000_000, 10_000_000)
+# Of the windowed half of the first table: tokens each side.
+WINDOW = 64
+# What is not varied: tokens in a sentence and in a batch, of source and of target, and pieces in the vocabulary.
+USUAL_LENGTH, USUAL_BATCH, USUAL_VOCABULARY = 32, 4096, 8000
+WARM_UP_STEPS, TIMED_STEPS = 2, 5
+# Of made-up text: words known, and the words in a sentence.
+LEXICON, SHORTEST, LONGEST = 50_000, 4, 24
+
+Result = TypeVar("Result")
+Table = Iterator[list[str]]  # the heading first
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of a training step, medians of several."""
+
+    tokens_per_second: float  # of target
+    memory: float  # GiB at the peak, beyond what the process held before it had a model
+
+
+# Each table's rows come as they are measured. `config` says all that is not varied.
+
+
+def length_table(config: RunConfig) -> Table:
+    windowed = _with_model(config, encoder_window=WINDOW, decoder_window=WINDOW)
+    yield ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
+    for length in LENGTHS:
+        yield [f"{length:,}", *_cost(config, length=length), *_cost(windowed, length=length)]
+
+
+def vocabulary_table(config: RunConfig) -> Table:
+    yield ["pieces", "tokens/s", "GiB"]
+    for pieces in VOCABULARIES:
+        yield [f"{pieces:,}", *_cost(config, vocabulary=pieces)]
+
+
+def batch_table(config: RunConfig) -> Table:
+    yield ["target tokens in a batch", "tokens/s", "GiB"]
+    for tokens in BATCHES:
+        yield [f"{tokens:,}", *_cost(config, tokens=tokens)]
+
+
+def depth_table(config: RunConfig) -> Table:
+    yield ["layers of encoder, and of decoder", "tokens/s", "GiB"]
+    for layers in DEPTHS:
+        yield [f"{layers}", *_cost(_with_model(config, encoder_layers=layers, decoder_layers=layers))]
+
+
+def width_table(config: RunConfig) -> Table:
+    yield ["d_model, a quarter of d_ff", "tokens/s", "GiB"]
+    for width in WIDTHS:
+        yield [f"{width:,}", *_cost(_with_model(config, d_model=width, d_ff=4 * width))]
+
+
+def corpus_table(config: RunConfig, sizes: Sequence[int] = PAIRS) -> Table:
+    yield ["pairs", "preparation: s", "its GiB", "second start, to the end of the first update: s", "its GiB"]
+    for pairs in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            files = tuple(map(str, write_corpus(Path(folder), pairs)))
+            data = dataclasses.replace(
+                config.data, path=None, train=files, validation=None, test=None, cache=f"{folder}/cache")
+            made_up = dataclasses.replace(config, data=data)
+            first, first_peak = _in_fresh_process(first_start, made_up)
+            second, second_peak = _in_fresh_process(second_start, made_up, time.time())
+        yield [f"{pairs:,}", f"{first:,.0f}", f"{first_peak:.2f}", f"{second:.1f}", f"{second_peak:.2f}"]
+
+
+TABLES: dict[str, Callable[[RunConfig], Table]] = {
+    "length": length_table, "vocabulary": vocabulary_table, "batch": batch_table, "depth": depth_table,
+    "width": width_table, "corpus": corpus_table}
+
+
+# What the processes do
+
+
+def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: int) -> Cost:
+    """The cost of training on random sentences of `length` tokens a side, `tokens` a batch, without padding."""
+    keep_freed_memory()
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    before = peak_memory(device)
+    torch.manual_seed(config.seed)
+    updater = Updater(
+        Transformer(config.model, vocabulary, vocabulary).to(device), config.optim, config.train, precision=precision)
+    batch = _random_batch(tokens // length, length, vocabulary)
+    seconds = []
+    for step in range(WARM_UP_STEPS + TIMED_STEPS):
+        start = time.perf_counter()
+        float(updater.step([batch], config.optim.lr, seed=step).loss)  # reading a number waits for the device
+        seconds.append(time.perf_counter() - start)
+    return Cost(batch.num_tokens / statistics.median(seconds[WARM_UP_STEPS:]), peak_memory(device) - before)
+
+
+def first_start(config: RunConfig) -> tuple[float, float]:
+    """Seconds that the preparation of a corpus takes, and the process's peak in GiB."""
+    start = time.perf_counter()
+    prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    return time.perf_counter() - start, peak_memory(torch.device("cpu"))
+
+
+def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
+    """Seconds from `launched`, by time.time, to the end of the first update on a prepared corpus, and the peak in GiB."""
+    keep_freed_memory()
+    device = resolve_device(config.device)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+    batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.batch_tokens, seed=config.seed)
+    updater = Updater(
+        Transformer(config.model, *map(len, tokenizers)).to(device), config.optim, config.train,
+        precision=resolve_precision(config.precision, device))
+    float(updater.step([next(batches.batches(0))], config.optim.lr, seed=0).loss)
+    return time.time() - launched, peak_memory(torch.device("cpu"))
+
+
+def write_corpus(folder: Path, pairs: int) -> tuple[Path, Path]:
+    """Two text files of so many made-up sentences, whose words are as unequally frequent as those of a language."""
+    rng = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgk"))
+    words = ["".join(rng.choice(letters, size)) for size in rng.integers(2, 10, LEXICON)]
+    files = folder / "made-up.src", folder / "made-up.tgt"
+    with files[0].open("w", encoding="utf-8") as source, files[1].open("w", encoding="utf-8") as target:
+        for first in range(0, pairs, 100_000):
+            lengths = rng.integers(SHORTEST, LONGEST, min(100_000, pairs - first))
+            for file in (source, target):
+                file.writelines(_sentences(rng, words, lengths))
+    return files
+
+
+def _sentences(rng: np.random.Generator, words: list[str], lengths: np.ndarray) -> Iterator[str]:
+    """Lines of so many Zipf-distributed words each."""
+    numbers = np.minimum(rng.zipf(1.2, int(lengths.sum())), len(words)) - 1
+    start = 0
+    for length in lengths:
+        yield " ".join(words[n] for n in numbers[start : start + length]) + "\n"
+        start += length
+
+
+def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:
+    ids = np.random.default_rng(0).integers(EOS_ID + 1, vocabulary, (2, sentences, length))
+    ids[:, :, -1] = EOS_ID
+    return collate(ids[0].tolist(), ids[1].tolist())
+
+
+def _cost(
+    config: RunConfig, *, length: int = USUAL_LENGTH, tokens: int = USUAL_BATCH, vocabulary: int = USUAL_VOCABULARY
+) -> list[str]:
+    """Two cells of a table."""
+    cost = _in_fresh_process(training_cost, config, length=length, tokens=tokens, vocabulary=vocabulary)
+    return [f"{cost.tokens_per_second:,.0f}", f"{cost.memory:.2f}"]
+
+
+def _with_model(config: RunConfig, **options: Any) -> RunConfig:
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **options))
+
+
+def _in_fresh_process(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments, options)

@@ -10,7 +10,7 @@ ARGS ?=
 DATA = $(if $(or $(findstring data=,$(ARGS)),$(findstring experiment=,$(ARGS)),$(findstring --compare,$(ARGS))),,$(TATOEBA))
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench data test lint setup clean
+.PHONY: help train evaluate translate board bench growth data test lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ board: $(READY) ## Show the training curves in the browser (TensorBoard)
 
 bench: $(READY) $(DATA) ## Measure the speed of training, and with --run=RUN of decoding
 	@$(BIN)/python scripts/benchmark.py $(ARGS)
+
+growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
+	@$(BIN)/python scripts/growth.py $(ARGS)
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 

@@ -18,9 +18,11 @@ def config() -> RunConfig:
 
 def test_a_row_has_a_figure_under_every_heading(config, monkeypatch):
     monkeypatch.setattr(growth, "LENGTHS", (512,))
-    heading, row = growth.length_table(config)
-    assert len(row) == len(heading)
-    assert all(float(cell.replace(",", "")) > 0 for cell in row)
+    for table in (growth.length_table, growth.attention_table):
+        heading, row = table(config)
+        assert len(row) == len(heading)
+        assert all(float(cell.replace(",", "")) >= 0 for cell in row)
+        assert float(row[1].replace(",", "")) > 0
 
 
 def test_a_made_up_corpus_is_prepared_once_and_then_taken_up(config):

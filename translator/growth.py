@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from translator.attention import MultiHeadAttention
 from translator.batching import Batch, BatchSource, collate
 from translator.config import RunConfig
 from translator.data import prepare
-from translator.device import keep_freed_memory, peak_memory, resolve_device, resolve_precision
+from translator.device import autocast, keep_freed_memory, peak_memory, resolve_device, resolve_precision
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
 from translator.updater import Updater
@@ -50,6 +52,10 @@ class Cost:
     tokens_per_second: float  # of target
     memory: float  # GiB at the peak, beyond what the process held before it had a model
 
+    @property
+    def cells(self) -> list[str]:
+        return [f"{self.tokens_per_second:,.0f}", f"{self.memory:.2f}"]
+
 
 # Each table's rows come as they are measured. `config` says all that is not varied.
 
@@ -59,6 +65,14 @@ def length_table(config: RunConfig) -> Table:
     yield ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
     for length in LENGTHS:
         yield [f"{length:,}", *_cost(config, length=length), *_cost(windowed, length=length)]
+
+
+def attention_table(config: RunConfig) -> Table:
+    """One layer of self-attention alone: the decoder of the table above attends to the whole source besides."""
+    yield ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
+    for length in LENGTHS:
+        costs = (_in_fresh_process(attention_cost, config, length=length, window=window) for window in (None, WINDOW))
+        yield [f"{length:,}", *(cell for cost in costs for cell in cost.cells)]
 
 
 def vocabulary_table(config: RunConfig) -> Table:
@@ -99,8 +113,8 @@ def corpus_table(config: RunConfig, sizes: Sequence[int] = PAIRS) -> Table:
 
 
 TABLES: dict[str, Callable[[RunConfig], Table]] = {
-    "length": length_table, "vocabulary": vocabulary_table, "batch": batch_table, "depth": depth_table,
-    "width": width_table, "corpus": corpus_table}
+    "length": length_table, "attention": attention_table, "vocabulary": vocabulary_table, "batch": batch_table,
+    "depth": depth_table, "width": width_table, "corpus": corpus_table}
 
 
 # What the processes do
@@ -116,12 +130,27 @@ def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: in
     updater = Updater(
         Transformer(config.model, vocabulary, vocabulary).to(device), config.optim, config.train, precision=precision)
     batch = _random_batch(tokens // length, length, vocabulary)
-    seconds = []
-    for step in range(WARM_UP_STEPS + TIMED_STEPS):
-        start = time.perf_counter()
-        float(updater.step([batch], config.optim.lr, seed=step).loss)  # reading a number waits for the device
-        seconds.append(time.perf_counter() - start)
-    return Cost(batch.num_tokens / statistics.median(seconds[WARM_UP_STEPS:]), peak_memory(device) - before)
+    seconds = _seconds(lambda: updater.step([batch], config.optim.lr, seed=0).loss)
+    return Cost(batch.num_tokens / seconds, peak_memory(device) - before)
+
+
+def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cost:
+    """The cost of one layer of causal self-attention, forward and backward."""
+    keep_freed_memory()
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    before = peak_memory(device)
+    torch.manual_seed(config.seed)
+    attention = MultiHeadAttention(config.model.d_model, config.model.num_heads, causal=True, window=window).to(device)
+    x = torch.randn(USUAL_BATCH // length, length, config.model.d_model, device=device, requires_grad=True)
+
+    def step() -> Tensor:
+        with autocast(device, precision):
+            total = attention(x)[0].sum()
+        total.backward()
+        return total.detach()
+
+    return Cost(USUAL_BATCH / _seconds(step), peak_memory(device) - before)
 
 
 def first_start(config: RunConfig) -> tuple[float, float]:
@@ -168,6 +197,16 @@ def _sentences(rng: np.random.Generator, words: list[str], lengths: np.ndarray) 
         start += length
 
 
+def _seconds(step: Callable[[], Tensor]) -> float:
+    """The median time of a step."""
+    seconds = []
+    for _ in range(WARM_UP_STEPS + TIMED_STEPS):
+        start = time.perf_counter()
+        float(step())  # reading a number waits for the device
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[WARM_UP_STEPS:])
+
+
 def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:
     ids = np.random.default_rng(0).integers(EOS_ID + 1, vocabulary, (2, sentences, length))
     ids[:, :, -1] = EOS_ID
@@ -177,9 +216,7 @@ def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:
 def _cost(
     config: RunConfig, *, length: int = USUAL_LENGTH, tokens: int = USUAL_BATCH, vocabulary: int = USUAL_VOCABULARY
 ) -> list[str]:
-    """Two cells of a table."""
-    cost = _in_fresh_process(training_cost, config, length=length, tokens=tokens, vocabulary=vocabulary)
-    return [f"{cost.tokens_per_second:,.0f}", f"{cost.memory:.2f}"]
+    return _in_fresh_process(training_cost, config, length=length, tokens=tokens, vocabulary=vocabulary).cells
 
 
 def _with_model(config: RunConfig, **options: Any) -> RunConfig:

@@ -45,7 +45,7 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
     if config.source_file is None or config.reference_file is None:
         split = load_split(RunFolder(run).load_config().data, config.split)
         return config.split, list(split["source"]), list(split["target"])
-    sources, references = read_lines(Path(config.source_file)), read_lines(Path(config.reference_file))
+    sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")

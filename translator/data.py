@@ -24,7 +24,10 @@ from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [2, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [3, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+
+# Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
+TOKENIZER_TEXTS = 1_000_000
 
 TEXT = Features({"source": Value("string"), "target": Value("string")})
 TOKENS = Features({
@@ -167,7 +170,9 @@ def _encoded(
 
 
 def _texts(rows: Dataset, *columns: str) -> Iterator[str]:
-    for batch in rows.iter(READ_ROWS):
+    """The texts of some columns: of many, TOKENIZER_TEXTS at most, evenly from all of the rows."""
+    step = -(-len(rows) * len(columns) // TOKENIZER_TEXTS)
+    for batch in rows.select(range(0, len(rows), max(1, step))).iter(READ_ROWS):
         for column in columns:
             yield from batch[column]
 

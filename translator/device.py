@@ -71,6 +71,15 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
+def give_back_freed_memory() -> None:
+    """Give the system back what `keep_freed_memory` has kept, now and then.
+
+    Batches of ever new shapes leave gaps that none fits again: a training of 1 GiB had grown to 6 after two thousand updates.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _bf16_speedup(device: torch.device) -> float:
     """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size."""
     seconds = {}

@@ -7,19 +7,24 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import Dataset
+from datasets import Dataset, Features, Value
+from datasets.arrow_writer import ArrowWriter
 from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
 from translator.errors import UserError, one_line
 
+# Lines of paired files that are held at once.
+READ_LINES = 10_000
 SPLITS = ("train", "validation", "test")
 # TSV and CSV as they stand: no cell means "missing", however it is spelt, and in TSV a quotation mark is a character.
 TABLE = {"keep_default_na": False}
@@ -87,22 +92,20 @@ def _commit(config: DataConfig) -> list[str]:
         return []
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, plain or .gz; only line feeds separate them."""
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                except UnicodeDecodeError as error:
+                    place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
+                    raise UserError(f"{place}; convert the file to UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
-    texts = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            texts.append(line.removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}:{number}: not UTF-8 at byte {error.start + 1}; convert the file to UTF-8") from error
-    return texts
 
 
 def _load_path(config: DataConfig, value: str | Sequence[str]) -> Dataset:
@@ -141,10 +144,27 @@ def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
         return _load_table(Path(value), config)
     if len(value) != 2:
         raise UserError(f"data.train={','.join(value)}: expected one file, or two: [SOURCES,TARGETS]")
-    sources, targets = read_lines(Path(value[0])), read_lines(Path(value[1]))
-    if len(sources) != len(targets):
-        raise UserError(f"{value[0]} has {len(sources):,} lines, {value[1]} {len(targets):,}: they must be pairs")
-    return Dataset.from_dict({config.source: sources, config.target: targets})
+    Path(config.cache).mkdir(parents=True, exist_ok=True)
+    columns = config.source, config.target
+    with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
+        path = f"{folder}/pairs.arrow"
+        with ArrowWriter(path=path, features=Features(dict.fromkeys(columns, Value("string")))) as writer:
+            for batch in _line_pairs(value[0], value[1]):
+                writer.write_batch(dict(zip(columns, batch, strict=True)))
+            writer.finalize()
+        return Dataset.from_file(path)
+
+
+def _line_pairs(*paths: str) -> Iterator[list[list[str]]]:
+    """The lines of two files side by side, some thousands at a time; UserError where one has more than the other."""
+    files = [read_lines(Path(path)) for path in paths]
+    counts = [0, 0]
+    while any(batch := [list(islice(file, READ_LINES)) for file in files]):
+        counts = [count + len(lines) for count, lines in zip(counts, batch, strict=True)]
+        if counts[0] != counts[1]:
+            counts = [count + sum(1 for _ in file) for count, file in zip(counts, files, strict=True)]
+            raise UserError(f"{paths[0]} has {counts[0]:,} lines, {paths[1]} {counts[1]:,}: they must be pairs")
+        yield batch
 
 
 def _load_table(path: Path, config: DataConfig) -> Dataset:
@@ -183,15 +203,16 @@ def _first_flaw(path: Path) -> str | None:
     kind = Path(path.name.removesuffix(".gz")).suffix
     if kind == ".parquet":
         return None
+    number = 0
     try:
-        lines = read_lines(path)
+        for line in read_lines(path):
+            number += 1
+            if kind == ".jsonl":
+                json.loads(line or "null")
     except UserError as error:
         return str(error)
-    for number, line in enumerate(lines if kind == ".jsonl" else [], start=1):
-        try:
-            json.loads(line or "null")
-        except json.JSONDecodeError as error:
-            return f"{path}:{number}: not JSON at column {error.colno}: {error.msg}"
+    except json.JSONDecodeError as error:
+        return f"{path}:{number}: not JSON at column {error.colno}: {error.msg}"
     return None
 
 

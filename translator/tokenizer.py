@@ -87,7 +87,6 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             vocab_size=config.vocab_size, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
             pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
-            input_sentence_size=2_000_000, shuffle_input_sentence=False,
             num_threads=2, minloglevel=2)
     except RuntimeError as error:
         raise UserError(

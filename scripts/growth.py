@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from translator.benchmark import describe_machine
 from translator.config import RunConfig, from_hydra
 from translator.device import resolve_device, resolve_precision
-from translator.errors import one_line_errors
+from translator.errors import UserError, one_line_errors
 from translator.growth import TABLES
 from translator.tracking import say
 
@@ -25,6 +25,9 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help=f"tables ({', '.join(TABLES)}), and options of training")
     words = parser.parse_args().words
     overrides = [word for word in words if word not in TABLES]
+    for word in overrides:
+        if "=" not in word:
+            raise UserError(f"{word}: no such table; there are {', '.join(TABLES)}")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = from_hydra(RunConfig, compose("train", [*overrides, "name=growth"]))
     device = resolve_device(config.device)

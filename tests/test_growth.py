@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
-from tests.conftest import model_config, run_config
+from tests.conftest import ROOT, model_config, run_config
 from translator import growth
 from translator.config import RunConfig
 
@@ -23,6 +25,13 @@ def test_a_row_has_a_figure_under_every_heading(config, monkeypatch):
         assert len(row) == len(heading)
         assert all(float(cell.replace(",", "")) >= 0 for cell in row)
         assert float(row[1].replace(",", "")) > 0
+
+
+def test_a_table_that_there_is_not_is_refused_by_name():
+    ran = subprocess.run([sys.executable, "scripts/growth.py", "lenght"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: lenght: no such table; there are length")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_a_made_up_corpus_is_prepared_once_and_then_taken_up(config):

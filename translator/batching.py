@@ -111,10 +111,10 @@ class BatchSource:
         self.max_tokens = max_tokens
         self.seed = seed
         self.sampling = sampling
-        columns = dataset.with_format("numpy")
+        lengths = dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
         growth = self._growth() if sampling else 1.0
-        self._source_lengths = self._grown(columns["source_length"][:], growth)
-        self._target_lengths = self._grown(columns["target_length"][:], growth)
+        self._source_lengths = self._grown(lengths["source_length"].to_numpy(), growth)
+        self._target_lengths = self._grown(lengths["target_length"].to_numpy(), growth)
         self._plan: tuple[int, list[np.ndarray]] | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:

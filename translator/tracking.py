@@ -77,7 +77,7 @@ def draw_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
     figure = Figure(figsize=(0.9 + heads * (0.9 + 0.22 * len(source)), 1.2 + 0.22 * len(target)), layout="constrained")
     FigureCanvasAgg(figure)
     for head, axes in enumerate(figure.subplots(1, heads, squeeze=False)[0]):
-        axes.imshow(weights[head].float().cpu(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axes.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
         axes.set_yticks(range(len(target)), target if head == 0 else [""] * len(target), fontsize=7)
         axes.set_title(f"head {head + 1}", fontsize=8)

@@ -74,7 +74,7 @@ def peak_memory(device: torch.device) -> float:
 def give_back_freed_memory() -> None:
     """Give the system back what `keep_freed_memory` has kept, now and then.
 
-    Batches of ever new shapes leave gaps that none fits again: a training of 1 GiB had grown to 6 after two thousand updates.
+    Batches of ever new shapes leave gaps that none fits again: one training had grown from 1 GiB to 6 in two thousand updates.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

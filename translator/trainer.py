@@ -32,7 +32,7 @@ from translator.validation import Metrics, Translate, Validator
 
 # Checkpoints kept whole: if the newest turns out damaged, the one before still serves.
 RESUMABLE_CHECKPOINTS = 2
-# Updates after which memory that lies about in pieces is given back: that costs as much as a fifth of an update.
+# Updates after which memory that lies about in pieces is given back: that costs about a third of an update.
 GIVE_BACK_EVERY = 50
 # What a derived seed is for.
 DROPOUT = 1

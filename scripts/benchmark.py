@@ -60,7 +60,7 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
     model = new_model(config, corpus).to(device)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, lambda texts: list(texts), precision=precision)
+        trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)
         say(f"training {options.repeats} x {options.updates} updates")
         return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
 

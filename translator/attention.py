@@ -240,8 +240,7 @@ class MultiHeadAttention(nn.Module):
         length, key_length = x.size(1), keys.size(2)
         dropout_p = self.dropout if self.training else 0.0
         weights: Tensor | None = None
-        if not need_weights and self._pays_in_blocks(length, key_length, mask):
-            assert self.window is not None
+        if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(
                 queries, keys, values, window=self.window, causal=self.causal, mask=mask, relative=self.relative,
                 dropout_p=dropout_p)
@@ -264,12 +263,6 @@ class MultiHeadAttention(nn.Module):
     def _join_heads(self, heads: Tensor) -> Tensor:
         return self.W_o(heads.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
 
-    def _pays_in_blocks(self, length: int, key_length: int, mask: Tensor | None) -> bool:
-        """Whether attention to a window is best taken in blocks: of a long sequence to itself, under a mask of keys alone."""
-        if self.window is None or length != key_length or not (mask is None or mask.size(-2) == 1):
-            return False
-        return key_length >= 4 * max(self.window, WINDOW_BLOCK)
-
     def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
         """`mask` together with causality and window; None where nothing is forbidden."""
         sees_all = length == 1 if self.causal else True  # the newest token comes after every other
@@ -278,3 +271,9 @@ class MultiHeadAttention(nn.Module):
         window = key_length if self.window is None else self.window
         local = window_mask(length, key_length, window=window, causal=self.causal, device=device)
         return local if mask is None else mask & local
+
+
+def _pays_in_blocks(window: int, length: int, key_length: int, mask: Tensor | None) -> bool:
+    """Whether `windowed_attention` can serve and pays: a long sequence attends to itself, under a mask of keys alone."""
+    of_keys = mask is None or mask.size(-2) == 1
+    return of_keys and length == key_length >= 4 * max(window, WINDOW_BLOCK)

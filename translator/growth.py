@@ -25,6 +25,7 @@ from translator.data import prepare
 from translator.device import autocast, keep_freed_memory, peak_memory, resolve_device, resolve_precision
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
+from translator.trainer import new_model
 from translator.updater import Updater
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -33,7 +34,7 @@ BATCHES = (512, 1024, 2048, 4096, 8192, 16_384)
 DEPTHS = (1, 2, 4, 8)
 WIDTHS = (128, 256, 512, 1024)
 PAIRS = (30_000, 300_000, 3_000_000, 10_000_000)
-# Of the windowed half of the first table: tokens each side.
+# Tokens each side, where a table has a windowed half.
 WINDOW = 64
 # What is not varied: tokens in a sentence and in a batch, of source and of target, and pieces in the vocabulary.
 USUAL_LENGTH, USUAL_BATCH, USUAL_VOCABULARY = 32, 4096, 8000
@@ -43,6 +44,7 @@ LEXICON, SHORTEST, LONGEST = 50_000, 4, 24
 
 Result = TypeVar("Result")
 Table = Iterator[list[str]]  # the heading first
+LENGTH_HEADING = ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +64,14 @@ class Cost:
 
 def length_table(config: RunConfig) -> Table:
     windowed = _with_model(config, encoder_window=WINDOW, decoder_window=WINDOW)
-    yield ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
+    yield LENGTH_HEADING
     for length in LENGTHS:
-        yield [f"{length:,}", *_cost(config, length=length), *_cost(windowed, length=length)]
+        yield [f"{length:,}", *_training_cells(config, length=length), *_training_cells(windowed, length=length)]
 
 
 def attention_table(config: RunConfig) -> Table:
     """One layer of self-attention alone: the decoder of the table above attends to the whole source besides."""
-    yield ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
+    yield LENGTH_HEADING
     for length in LENGTHS:
         costs = (_in_fresh_process(attention_cost, config, length=length, window=window) for window in (None, WINDOW))
         yield [f"{length:,}", *(cell for cost in costs for cell in cost.cells)]
@@ -78,25 +80,25 @@ def attention_table(config: RunConfig) -> Table:
 def vocabulary_table(config: RunConfig) -> Table:
     yield ["pieces", "tokens/s", "GiB"]
     for pieces in VOCABULARIES:
-        yield [f"{pieces:,}", *_cost(config, vocabulary=pieces)]
+        yield [f"{pieces:,}", *_training_cells(config, vocabulary=pieces)]
 
 
 def batch_table(config: RunConfig) -> Table:
     yield ["target tokens in a batch", "tokens/s", "GiB"]
     for tokens in BATCHES:
-        yield [f"{tokens:,}", *_cost(config, tokens=tokens)]
+        yield [f"{tokens:,}", *_training_cells(config, tokens=tokens)]
 
 
 def depth_table(config: RunConfig) -> Table:
     yield ["layers of encoder, and of decoder", "tokens/s", "GiB"]
     for layers in DEPTHS:
-        yield [f"{layers}", *_cost(_with_model(config, encoder_layers=layers, decoder_layers=layers))]
+        yield [f"{layers}", *_training_cells(_with_model(config, encoder_layers=layers, decoder_layers=layers))]
 
 
 def width_table(config: RunConfig) -> Table:
     yield ["d_model, a quarter of d_ff", "tokens/s", "GiB"]
     for width in WIDTHS:
-        yield [f"{width:,}", *_cost(_with_model(config, d_model=width, d_ff=4 * width))]
+        yield [f"{width:,}", *_training_cells(_with_model(config, d_model=width, d_ff=4 * width))]
 
 
 def corpus_table(config: RunConfig, sizes: Sequence[int] = PAIRS) -> Table:
@@ -122,35 +124,30 @@ TABLES: dict[str, Callable[[RunConfig], Table]] = {
 
 def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: int) -> Cost:
     """The cost of training on random sentences of `length` tokens a side, `tokens` a batch, without padding."""
-    keep_freed_memory()
-    device = resolve_device(config.device)
-    precision = resolve_precision(config.precision, device)
-    before = peak_memory(device)
-    torch.manual_seed(config.seed)
-    updater = Updater(
-        Transformer(config.model, vocabulary, vocabulary).to(device), config.optim, config.train, precision=precision)
-    batch = _random_batch(tokens // length, length, vocabulary)
-    seconds = _seconds(lambda: updater.step([batch], config.optim.lr, seed=0).loss)
-    return Cost(batch.num_tokens / seconds, peak_memory(device) - before)
+    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], Tensor]:
+        model = Transformer(config.model, vocabulary, vocabulary).to(device)
+        updater = Updater(model, config.optim, config.train, precision=precision)
+        batch = _random_batch(tokens // length, length, vocabulary)
+        return lambda: updater.step([batch], config.optim.lr, seed=0).loss
+
+    return _cost_of(make_step, config, tokens // length * length)
 
 
 def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cost:
     """The cost of one layer of causal self-attention, forward and backward."""
-    keep_freed_memory()
-    device = resolve_device(config.device)
-    precision = resolve_precision(config.precision, device)
-    before = peak_memory(device)
-    torch.manual_seed(config.seed)
-    attention = MultiHeadAttention(config.model.d_model, config.model.num_heads, causal=True, window=window).to(device)
-    x = torch.randn(USUAL_BATCH // length, length, config.model.d_model, device=device, requires_grad=True)
+    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], Tensor]:
+        attention = MultiHeadAttention(config.model.d_model, config.model.num_heads, causal=True, window=window).to(device)
+        x = torch.randn(USUAL_BATCH // length, length, config.model.d_model, device=device, requires_grad=True)
 
-    def step() -> Tensor:
-        with autocast(device, precision):
-            total = attention(x)[0].sum()
-        total.backward()
-        return total.detach()
+        def step() -> Tensor:
+            with autocast(device, precision):
+                total = attention(x)[0].sum()
+            total.backward()
+            return total.detach()
 
-    return Cost(USUAL_BATCH / _seconds(step), peak_memory(device) - before)
+        return step
+
+    return _cost_of(make_step, config, USUAL_BATCH)
 
 
 def first_start(config: RunConfig) -> tuple[float, float]:
@@ -168,7 +165,7 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.batch_tokens, seed=config.seed)
     updater = Updater(
-        Transformer(config.model, *map(len, tokenizers)).to(device), config.optim, config.train,
+        new_model(config, corpus).to(device), config.optim, config.train,
         precision=resolve_precision(config.precision, device))
     float(updater.step([next(batches.batches(0))], config.optim.lr, seed=0).loss)
     return time.time() - launched, peak_memory(torch.device("cpu"))
@@ -197,14 +194,22 @@ def _sentences(rng: np.random.Generator, words: list[str], lengths: np.ndarray) 
         start += length
 
 
-def _seconds(step: Callable[[], Tensor]) -> float:
-    """The median time of a step."""
+def _cost_of(
+    make_step: Callable[[torch.device, torch.dtype], Callable[[], Tensor]], config: RunConfig, tokens: int
+) -> Cost:
+    """The cost of a step on so many tokens, and the memory of making it too."""
+    keep_freed_memory()
+    device = resolve_device(config.device)
+    precision = resolve_precision(config.precision, device)
+    before = peak_memory(device)
+    torch.manual_seed(config.seed)
+    step = make_step(device, precision)
     seconds = []
     for _ in range(WARM_UP_STEPS + TIMED_STEPS):
         start = time.perf_counter()
         float(step())  # reading a number waits for the device
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[WARM_UP_STEPS:])
+    return Cost(tokens / statistics.median(seconds[WARM_UP_STEPS:]), peak_memory(device) - before)
 
 
 def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:
@@ -213,7 +218,7 @@ def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:
     return collate(ids[0].tolist(), ids[1].tolist())
 
 
-def _cost(
+def _training_cells(
     config: RunConfig, *, length: int = USUAL_LENGTH, tokens: int = USUAL_BATCH, vocabulary: int = USUAL_VOCABULARY
 ) -> list[str]:
     return _in_fresh_process(training_cost, config, length=length, tokens=tokens, vocabulary=vocabulary).cells

@@ -17,7 +17,7 @@ from translator.benchmark import compare, describe_machine, load_report, measure
 from translator.checkpoint import RunFolder
 from translator.config import RunConfig, from_hydra
 from translator.data import load_split, prepare
-from translator.device import keep_freed_memory, resolve_device, resolve_precision
+from translator.device import resolve_device, resolve_precision, tune_cpu
 from translator.errors import one_line_errors
 from translator.tracking import say
 from translator.trainer import Trainer, new_model
@@ -41,7 +41,7 @@ def main() -> None:
         before, after = map(load_report, options.compare)
         print("\n".join(compare(before, after)))
         return
-    keep_freed_memory()
+    tune_cpu()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
     device = resolve_device(config.device)

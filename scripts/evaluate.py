@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from translator.checkpoint import RunFolder, newest_run
 from translator.config import EvaluateConfig, from_hydra
 from translator.data import load_split
+from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.sources import read_lines
@@ -22,6 +23,7 @@ from translator.translate import Translator
 @one_line_errors()
 def main(composed: DictConfig) -> None:
     config = from_hydra(EvaluateConfig, composed)
+    tune_cpu()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
     runs = [Path(config.run) if config.run else newest_run(Path(config.runs))]

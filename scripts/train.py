@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig, from_hydra
 from translator.data import Corpus, describe, prepare
-from translator.device import keep_freed_memory, name_of_precision, resolve_device, resolve_precision
+from translator.device import name_of_precision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
@@ -35,7 +35,7 @@ MAY_CHANGE = {
 @one_line_errors()
 def main(composed: DictConfig) -> None:
     config = from_hydra(RunConfig, composed)
-    keep_freed_memory()
+    tune_cpu()
     device = resolve_device(config.device)
     folder = RunFolder(Path(config.runs) / config.name)
     config = settle(config, folder, device)

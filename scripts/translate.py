@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from translator.checkpoint import newest_run
 from translator.config import TranslateConfig, from_hydra
+from translator.device import tune_cpu
 from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.translate import Translation, Translator
 
@@ -28,6 +29,7 @@ INTERRUPTED_EXIT_CODE = 130
 @one_line_errors()
 def main(composed: DictConfig) -> None:
     config = from_hydra(TranslateConfig, composed)
+    tune_cpu()
     try:
         refusals = translate_lines(config)
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from translator.attention import (
     CPU_FUSED_FROM,
     KeyValueCache,
     MultiHeadAttention,
+    Past,
     causal_mask,
     fused_attention,
     padding_mask,
@@ -213,32 +214,36 @@ def test_padding_changes_nothing():
     torch.testing.assert_close(attention(padded, mask=padding_mask(ids, 0))[0][:, :5], attention(x)[0])
 
 
+def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> None:
+    """Each step's output is the causal pass's over the hypothesis's own tokens, as hypotheses and sentences come and go."""
+    cache, past = KeyValueCache(), Past(torch.device("cpu"))
+    tokens = torch.empty(3, 1, 0, D)  # (B, hypotheses, T, D)
+    for t in range(steps):
+        if t:
+            count = int(torch.randint(1, 5, ()))
+            parents = torch.randint(0, tokens.size(1), (len(tokens), count))
+            past.reorder(parents)
+            tokens = tokens.gather(1, parents[:, :, None, None].expand(-1, -1, t, D))
+        if t == steps // 2:
+            keep = torch.tensor([2, 0])
+            cache.select(keep)
+            past.select(keep)
+            tokens = tokens[keep]
+        newest = torch.randn(*tokens.shape[:2], D)
+        tokens = torch.cat([tokens, newest[:, :, None]], dim=2)
+        past.append(newest.size(1))
+        expected = attention(tokens.flatten(0, 1))[0][:, -1].view_as(newest)
+        torch.testing.assert_close(attention.step(newest, cache, past), expected, atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("options", variants())
-def test_cached_steps_equal_the_full_pass_under_reordering(options):
+def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(options):
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=True, **options)
     if attention.relative is not None:
         nn.init.normal_(attention.relative.bias.weight)
-    x = torch.randn(4, 40, D)  # more tokens than a cache first has room for
-    cache = KeyValueCache()
-    steps = []
-    for t in range(40):
-        if t in (3, 17):
-            order = torch.tensor([2, 0, 0, 3])
-            x, steps = x[order], [step[order] for step in steps]
-            cache.reorder(order)
-        steps.append(attention(x[:, t : t + 1], cache=cache)[0])
-    torch.testing.assert_close(torch.cat(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
-    assert cache.length == 40
-
-
-def test_cache_takes_several_tokens_at_once():
-    torch.manual_seed(0)
-    attention = MultiHeadAttention(D, H, causal=True)
-    x = torch.randn(2, 9, D)
-    cache = KeyValueCache()
-    parts = [attention(part, cache=cache)[0] for part in x.split([4, 3, 2], dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), attention(x)[0], atol=1e-6, rtol=1e-5)
+    with torch.inference_mode():
+        decode_with_random_ancestors(attention, 40)  # more entries than a cache first has room for, and than the fused path waits for
 
 
 def test_dropout_acts_in_training_alone():
@@ -314,22 +319,27 @@ def test_a_window_that_reaches_both_ends_is_global(length, causal):
 
 
 @pytest.mark.parametrize("options", variants())
-def test_cached_steps_equal_the_full_pass_where_the_fused_path_takes_over(options):
+def test_greedy_steps_equal_the_full_pass(options):
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=True, **options).eval()
     if attention.relative is not None:
         nn.init.normal_(attention.relative.bias.weight)
     x = torch.randn(2, CPU_FUSED_FROM + 6, D)
-    cache = KeyValueCache()
+    cache, past = KeyValueCache(), Past(torch.device("cpu"))
+    steps = []
     with torch.inference_mode():
-        steps = [attention(token, cache=cache)[0] for token in x.split(1, dim=1)]
+        for token in x.split(1, dim=1):
+            past.reorder(torch.zeros(2, 1, dtype=torch.long))
+            past.append(1)
+            assert past.mask is None  # one hypothesis sees all that came before
+            steps.append(attention.step(token, cache, past))
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 
-def test_the_cache_keeps_all_tokens_as_it_grows_and_takes_any_number_of_rows():
+def test_the_cache_keeps_all_tokens_as_it_grows_and_any_choice_of_sentences():
     cache = KeyValueCache()
-    cache.reorder(torch.tensor([0, 0]))  # nothing decoded yet: nothing to do
-    tokens = torch.randn(2, 70, 3, H, 1, K)  # keys and values, of 70 steps, of 3 rows
+    cache.select(torch.tensor([0, 0]))  # nothing decoded yet: nothing to do
+    tokens = torch.randn(2, 70, 3, H, 1, K)  # keys and values, of 70 steps, of 3 sentences
     places = set()
     for t in range(70):
         keys, values = cache.append(*tokens[:, t])
@@ -339,10 +349,10 @@ def test_the_cache_keeps_all_tokens_as_it_grows_and_takes_any_number_of_rows():
     assert torch.equal(keys, expected[0])
     assert torch.equal(values, expected[1])
     assert len(places) <= 4  # grown by doubling, not anew at every step
-    rows = torch.tensor([2, 2, 0, 1, 2])
-    cache.reorder(rows)
-    keys, _ = cache.append(torch.zeros(5, H, 1, K), torch.zeros(5, H, 1, K))
-    assert torch.equal(keys[:, :, :70], expected[0][rows])
+    sentences = torch.tensor([2, 0])
+    cache.select(sentences)
+    keys, _ = cache.append(torch.zeros(2, H, 1, K), torch.zeros(2, H, 1, K))
+    assert torch.equal(keys[:, :, :70], expected[0][sentences])
 
 
 def test_dropout_of_the_fused_path_drops_weights_and_keeps_their_mean():

@@ -38,25 +38,26 @@ def test_rotary_scores_depend_on_distance_alone():
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def dot(query_at: int, key_at: int) -> float:
-        return (rotary(q, start=query_at) * rotary(k, start=key_at)).sum().item()
+        return (rotary(q, torch.tensor([query_at])) * rotary(k, torch.tensor([key_at]))).sum().item()
 
     assert dot(7, 3) == pytest.approx(dot(2004, 2000), abs=1e-3)
     assert dot(7, 3) != pytest.approx(dot(8, 3), abs=1e-3)
-    assert rotary(q, start=11).norm().item() == pytest.approx(q.norm().item(), rel=1e-5)
+    assert rotary(q, torch.tensor([11])).norm().item() == pytest.approx(q.norm().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_relative_bias_depends_on_distance_alone_and_far_ones_share(causal):
     bias = RelativeBias(2, causal=causal)
     nn.init.normal_(bias.bias.weight)
-    table = bias(400, 400)[0]
+    at = torch.arange(400)
+    table = bias(at, at)[0]
     assert table.shape == (2, 400, 400)
     for distance in (0, 1, 5, 100, -1, -5, -100):
         diagonal = table.diagonal(-distance, dim1=1, dim2=2)
         torch.testing.assert_close(diagonal, diagonal[:, :1].expand_as(diagonal))
     torch.testing.assert_close(table[:, 399, 0], table[:, 399, 150])
     assert not torch.allclose(table[:, 399, 399], table[:, 399, 398])
-    torch.testing.assert_close(bias(1, 400)[0, :, 0], table[:, 399])
+    torch.testing.assert_close(bias(at[-1:], at)[0, :, 0], table[:, 399])
     if not causal:
         assert not torch.allclose(table[:, 10, 5], table[:, 5, 10])
 
@@ -84,7 +85,7 @@ def test_sinusoidal_positions_are_the_same_in_bf16_up_to_rounding():
 def test_rotary_matches_the_rotation_matrix_of_the_paper_up_to_the_order_of_channels(distance):
     torch.manual_seed(0)
     x = torch.randn(1, 1, 1, 8)
-    turned = RotaryPositions(8)(x, start=distance)[0, 0, 0]
+    turned = RotaryPositions(8)(x, torch.tensor([distance]))[0, 0, 0]
     for i in range(4):
         angle = distance * 10_000 ** (-2 * i / 8)
         pair = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]) @ x[0, 0, 0, [i, i + 4]]
@@ -94,7 +95,7 @@ def test_rotary_matches_the_rotation_matrix_of_the_paper_up_to_the_order_of_chan
 def test_rotary_in_bf16_still_tells_neighbours_apart_far_out():
     rotary = RotaryPositions(8)
     x = torch.ones(1, 1, 2, 8, dtype=torch.bfloat16)
-    turned = rotary(x, start=2998)
+    turned = rotary(x, torch.tensor([2998, 2999]))
     assert turned.dtype == torch.bfloat16
     assert not torch.equal(turned[:, :, 0], turned[:, :, 1])
 
@@ -103,7 +104,7 @@ def test_rotary_in_bf16_still_tells_neighbours_apart_far_out():
 def test_relative_bias_far_beyond_512_is_the_last_bucket(causal):
     bias = RelativeBias(2, causal=causal, max_distance=128)
     nn.init.normal_(bias.bias.weight)
-    row = bias(1, 3000)[0, :, 0]
+    row = bias(torch.tensor([2999]), torch.arange(3000))[0, :, 0]
     torch.testing.assert_close(row[:, : 3000 - 128], row[:, :1].expand(-1, 3000 - 128))
     assert not torch.equal(row[:, 0], row[:, -60])
     last = bias.num_buckets - 1 if causal else bias.num_buckets // 2 - 1

@@ -129,46 +129,91 @@ def windowed_attention(
     real = torch.ones(1, 1, 1, length, dtype=torch.bool, device=queries.device) if mask is None else mask
     near = window_mask(block + ahead, span, window=window, causal=causal, device=queries.device)[:block]
     allowed = near & reached(real.transpose(2, 3).expand(batch, -1, -1, -1)).transpose(2, 3)  # (B x blocks, 1, block, span)
-    bias = None if relative is None else relative(block + ahead, span)[:, :, :block]
+    at = torch.arange(span, device=queries.device)
+    bias = None if relative is None else relative(at[window : window + block], at)
     grouped = F.pad(queries, (0, 0, 0, missing)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
     heads = fused_attention(grouped, reached(keys), reached(values), mask=allowed, bias=bias, dropout_p=dropout_p)
     return heads.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 class KeyValueCache:
-    """Keys and values of the tokens decoded so far, one row a hypothesis: (rows, H, length, K).
+    """Keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side: (B, H, entries, K).
 
-    Room for more tokens is made by doubling, so that each step writes in place.
+    Room for more is made by doubling, so that each step writes in place.
     """
 
     def __init__(self) -> None:
-        self.length = 0
+        self.entries = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the newest tokens' keys and values (rows, H, T, K); return those of all tokens."""
-        start, self.length = self.length, self.length + keys.size(2)
+        """Add the newest tokens' keys and values (B, H, hypotheses, K); return those of all tokens."""
+        start, self.entries = self.entries, self.entries + keys.size(2)
         self._keys = self._with_room(self._keys, keys, start)
         self._values = self._with_room(self._values, values, start)
-        self._keys[:, :, start : self.length] = keys
-        self._values[:, :, start : self.length] = values
-        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        self._keys[:, :, start : self.entries] = keys
+        self._values[:, :, start : self.entries] = values
+        return self._keys[:, :, : self.entries], self._values[:, :, : self.entries]
 
-    def reorder(self, rows: Tensor) -> None:
-        """Row i continues what was row `rows[i]`; rows may be repeated or left out."""
+    def select(self, sentences: Tensor) -> None:
+        """Keep only these sentences (B',), in this order."""
         if self._keys is not None and self._values is not None:
-            self._keys = self._keys.index_select(0, rows)
-            self._values = self._values.index_select(0, rows)
+            self._keys = self._keys.index_select(0, sentences)
+            self._values = self._values.index_select(0, sentences)
 
     def _with_room(self, held: Tensor | None, new: Tensor, start: int) -> Tensor:
-        if held is not None and held.size(2) >= self.length:
+        if held is not None and held.size(2) >= self.entries:
             return held
-        rows, heads, _, width = new.shape
-        grown = new.new_empty(rows, heads, max(16, 2 * self.length), width)
+        batch, heads, _, width = new.shape
+        grown = new.new_empty(batch, heads, max(16, 2 * self.entries), width)
         if held is not None:
             grown[:, :, :start] = held[:, :, :start]
         return grown
+
+
+class Past:
+    """Where the entries of the caches stand, and which of them each hypothesis descends from.
+
+    A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
+    where they were written, and each hypothesis is told which ones are its own: a mask, gathered by parent.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.length = 0  # tokens of each hypothesis
+        self.positions = torch.empty(0, dtype=torch.long, device=device)  # (entries,)
+        self._sees: Tensor | None = None  # (B, K, entries); None while each sentence has had but one hypothesis: it sees all
+
+    @property
+    def now(self) -> Tensor:
+        """The position of the newest tokens: (1,)."""
+        return self.positions[-1:]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The entries that each hypothesis may attend to: (B, 1, K, entries), None for all."""
+        return None if self._sees is None else self._sees[:, None]
+
+    def append(self, hypotheses: int) -> None:
+        """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
+        self.positions = torch.cat([self.positions, self.positions.new_full((hypotheses,), self.length)])
+        self.length += 1
+        if self._sees is not None:
+            itself = torch.eye(hypotheses, dtype=torch.bool, device=self.positions.device)
+            self._sees = torch.cat([self._sees, itself.expand(len(self._sees), -1, -1)], dim=2)
+
+    def reorder(self, parents: Tensor) -> None:
+        """Hypothesis k of sentence b goes on from hypothesis parents[b, k]; parents (B, K)."""
+        if self._sees is None:
+            if parents.size(1) == 1:
+                return
+            self._sees = torch.ones(len(parents), 1, len(self.positions), dtype=torch.bool, device=parents.device)
+        self._sees = self._sees.gather(1, parents[:, :, None].expand(-1, -1, len(self.positions)))
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep only these sentences (B',), in this order."""
+        if self._sees is not None:
+            self._sees = self._sees[sentences]
 
 
 class MultiHeadAttention(nn.Module):
@@ -203,59 +248,69 @@ class MultiHeadAttention(nn.Module):
         self.W_o = nn.Linear(d_model, d_model)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        cache: KeyValueCache | None = None,
-        need_weights: bool = False,
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (B, T, D) to `memory` (B, S, D), or to x itself.
 
         `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
-        `cache`: self-attention decodes on: x holds the newest T tokens, the keys are those of all tokens so far.
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
-        keys, values = self.keys_values(x if memory is None else memory, start=cache.length if cache else 0)
-        if cache is not None:
-            keys, values = cache.append(keys, values)
-        return self.attend(x, keys, values, mask=mask, need_weights=need_weights)
+        return self.attend(x, *self.keys_values(x if memory is None else memory), mask=mask, need_weights=need_weights)
 
-    def keys_values(self, memory: Tensor, *, start: int = 0) -> tuple[Tensor, Tensor]:
-        """The keys and values (B, H, S, K) of memory (B, S, D), whose first token stands at position `start`."""
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, H, S, K) of memory (B, S, D)."""
         keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
-        return keys if self.rotary is None else self.rotary(keys, start=start), values
+        return self._turn(keys, _positions(keys)), values
 
     def attend(
         self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from x (B, T, D), the last T positions in self-attention, to keys and values (B, H, S, K)."""
+        """Attend from x (B, T, D) to keys and values (B, H, S, K), in self-attention its own."""
         queries = self._split_heads(self.W_q(x))
-        if self.rotary is not None:
-            queries = self.rotary(queries, start=keys.size(2) - x.size(1))
-        if self.causal and self.window is not None and x.size(1) == 1:  # a step of decoding: the rest is out of reach
-            keys, values = keys[:, :, -self.window - 1 :], values[:, :, -self.window - 1 :]
-            mask = None if mask is None else mask[..., -self.window - 1 :]
+        queries = self._turn(queries, _positions(queries))
         length, key_length = x.size(1), keys.size(2)
-        dropout_p = self.dropout if self.training else 0.0
-        weights: Tensor | None = None
         if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(
                 queries, keys, values, window=self.window, causal=self.causal, mask=mask, relative=self.relative,
-                dropout_p=dropout_p)
+                dropout_p=self.dropout if self.training else 0.0)
             return self._join_heads(heads), None
-        bias = None if self.relative is None else self.relative(length, key_length)
-        if need_weights or (x.device.type == "cpu" and key_length < CPU_FUSED_FROM):
-            mask = self._restrict(mask, length, key_length, x.device)
-            heads, weights = scaled_dot_product_attention(
-                queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
-        elif self.causal and self.window is None and mask is None and bias is None and length == key_length:
-            heads = fused_attention(queries, keys, values, causal=True, dropout_p=dropout_p)
-        else:
-            mask = self._restrict(mask, length, key_length, x.device)
+        bias = None if self.relative is None else self.relative(_positions(queries), _positions(keys))
+        all_keys = self.causal and self.window is None and mask is None and bias is None and length == key_length
+        if all_keys and not need_weights and _fused_pays(queries, keys):
+            heads = fused_attention(queries, keys, values, causal=True, dropout_p=self.dropout if self.training else 0.0)
+            return self._join_heads(heads), None
+        mask = self._restrict(mask, length, key_length, x.device)
+        return self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
+
+    def step(self, x: Tensor, cache: KeyValueCache, past: Past) -> Tensor:
+        """Self-attention of the newest token of K hypotheses of B sentences, x (B, K, D) -> (B, K, D).
+
+        Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
+        """
+        queries, keys, values = (self._split_heads(W(x)) for W in (self.W_q, self.W_k, self.W_v))
+        keys, values = cache.append(self._turn(keys, past.now), values)
+        mask, positions = past.mask, past.positions
+        if self.window is not None and past.length > self.window + 1:  # the rest is out of reach
+            first = int(torch.searchsorted(positions, past.length - 1 - self.window))
+            keys, values, positions = keys[:, :, first:], values[:, :, first:], positions[first:]
+            mask = None if mask is None else mask[..., first:]
+        bias = None if self.relative is None else self.relative(past.now, positions)
+        return self._weigh(self._turn(queries, past.now), keys, values, mask, bias)[0]
+
+    def _weigh(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, bias: Tensor | None, *,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The heads' attention and what W_o makes of it, by the faster path; the weights only if asked for."""
+        dropout_p = self.dropout if self.training else 0.0
+        if not need_weights and _fused_pays(queries, keys):
             heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
+            return self._join_heads(heads), None
+        heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         return self._join_heads(heads), weights if need_weights else None
+
+    def _turn(self, heads: Tensor, positions: Tensor) -> Tensor:
+        return heads if self.rotary is None else self.rotary(heads, positions)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
@@ -265,12 +320,21 @@ class MultiHeadAttention(nn.Module):
 
     def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
         """`mask` together with causality and window; None where nothing is forbidden."""
-        sees_all = length == 1 if self.causal else True  # the newest token comes after every other
-        if (self.window is None or self.window >= key_length - 1) and sees_all:
+        if (self.window is None or self.window >= key_length - 1) and not self.causal:
             return mask
         window = key_length if self.window is None else self.window
         local = window_mask(length, key_length, window=window, causal=self.causal, device=device)
         return local if mask is None else mask & local
+
+
+def _positions(heads: Tensor) -> Tensor:
+    """0 to the last token of (B, H, T, K): (T,)."""
+    return torch.arange(heads.size(2), device=heads.device)
+
+
+def _fused_pays(queries: Tensor, keys: Tensor) -> bool:
+    """Whether PyTorch's kernel outruns the formula."""
+    return queries.device.type != "cpu" or keys.size(2) >= CPU_FUSED_FROM
 
 
 def _pays_in_blocks(window: int, length: int, key_length: int, mask: Tensor | None) -> bool:

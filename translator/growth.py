@@ -22,7 +22,7 @@ from translator.attention import MultiHeadAttention
 from translator.batching import Batch, BatchSource, collate
 from translator.config import RunConfig
 from translator.data import prepare
-from translator.device import autocast, keep_freed_memory, peak_memory, resolve_device, resolve_precision
+from translator.device import autocast, peak_memory, resolve_device, resolve_precision, tune_cpu
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
 from translator.trainer import new_model
@@ -159,7 +159,7 @@ def first_start(config: RunConfig) -> tuple[float, float]:
 
 def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     """Seconds from `launched`, by time.time, to the end of the first update on a prepared corpus, and the peak in GiB."""
-    keep_freed_memory()
+    tune_cpu()
     device = resolve_device(config.device)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
@@ -198,7 +198,7 @@ def _cost_of(
     make_step: Callable[[torch.device, torch.dtype], Callable[[], Tensor]], config: RunConfig, tokens: int
 ) -> Cost:
     """The cost of a step on so many tokens, and the memory of making it too."""
-    keep_freed_memory()
+    tune_cpu()
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
     before = peak_memory(device)

@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import KeyValueCache, MultiHeadAttention
+from translator.attention import KeyValueCache, MultiHeadAttention, Past
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.positions import RelativeBias, RotaryPositions
@@ -101,33 +101,24 @@ class DecoderLayer(nn.Module):
         comes last, where causality hides it from every real token.
         """
         keys, values = self.cross_attention.keys_values(memory)
-        return self._layer(x, None, keys, values, mask, need_weights=need_weights)
+        return self._layer(x, lambda h: self.self_attention(h)[0], keys, values, mask, need_weights)
 
-    def step(self, x: Tensor, cache: KeyValueCache, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """The newest token of each of K hypotheses of B sentences: x (B, K, D) -> (B, K, D).
-
-        `cache` has B x K rows; the memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand
-        side by side as the queries of one cross-attention.
-        """
-        return self._layer(x, cache, keys, values, mask)[0]
-
-    def _layer(
-        self,
-        x: Tensor,
-        cache: KeyValueCache | None,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor,
-        *,
+    def step(
+        self, x: Tensor, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        weights: Tensor | None = None
+        """The newest token of each of K hypotheses of B sentences, x (B, K, D) -> (B, K, D); weights (B, H, K, S) if asked for.
 
-        def attend_to_target(h: Tensor) -> Tensor:
-            if cache is None:
-                return self.self_attention(h)[0]
-            newest = h.flatten(0, 1).unsqueeze(1)  # (B, K, D) -> (B K, 1, D)
-            return self.self_attention(newest, cache=cache)[0].view_as(h)
+        The memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand side by side as the queries
+        of one cross-attention.
+        """
+        return self._layer(x, lambda h: self.self_attention.step(h, cache, past), keys, values, mask, need_weights)
+
+    def _layer(
+        self, x: Tensor, attend_to_target: Callable[[Tensor], Tensor], keys: Tensor, values: Tensor, mask: Tensor,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        weights: Tensor | None = None
 
         def attend_to_source(h: Tensor) -> Tensor:
             nonlocal weights

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from translator.attention import KeyValueCache, padding_mask
+from translator.attention import KeyValueCache, Past, padding_mask
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
@@ -43,29 +43,29 @@ class Embedding(nn.Module):
 
 @dataclass
 class DecoderState:
-    """What step-wise decoding remembers of B sentences, with the same number of hypotheses each."""
+    """What step-wise decoding remembers of B sentences, with K hypotheses each."""
 
-    caches: list[KeyValueCache]  # one a layer, of (B x hypotheses) rows
+    caches: list[KeyValueCache]  # one a layer
     memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention keys and values, each (B, H, S, head width)
     mask: Tensor  # (B, 1, 1, S), real source tokens
-    hypotheses: int = 1
+    past: Past
+    coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
 
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis k of sentence b continues hypothesis parents[b, k]; parents (B, K) may hold more or fewer than now."""
-        sentences = torch.arange(parents.size(0), device=parents.device)[:, None]
-        self._reorder_rows((sentences * self.hypotheses + parents).flatten())
-        self.hypotheses = parents.size(1)
+        self.past.reorder(parents)
+        if self.coverage is not None:
+            self.coverage = self.coverage.gather(1, parents[:, :, None].expand(-1, -1, self.coverage.size(2)))
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
-        hypotheses = torch.arange(self.hypotheses, device=sentences.device)
-        self._reorder_rows((sentences[:, None] * self.hypotheses + hypotheses).flatten())
+        for cache in self.caches:
+            cache.select(sentences)
         self.memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
         self.mask = self.mask[sentences]
-
-    def _reorder_rows(self, rows: Tensor) -> None:
-        for cache in self.caches:
-            cache.reorder(rows)
+        self.past.select(sentences)
+        if self.coverage is not None:
+            self.coverage = self.coverage[sentences]
 
 
 class Transformer(nn.Module):
@@ -140,20 +140,34 @@ class Transformer(nn.Module):
                 weights.append(layer_weights)
         return self.decoder_norm(x), weights
 
-    def start(self, memory: Tensor, mask: Tensor) -> DecoderState:
+    def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> DecoderState:
         """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
             memory=[layer.cross_attention.keys_values(memory) for layer in self._decoder_layers()],
-            mask=mask[:, None, None, :])
+            mask=mask[:, None, None, :], past=Past(mask.device),
+            coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
     def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every hypothesis, (B, K); logits for the next, (B, K, V). Updates `state`."""
-        start = state.caches[0].length
+        start = state.past.length
+        state.past.append(tokens.size(1))
         x = self.target_embedding(tokens.view(-1, 1), start=start).view(*tokens.shape, -1)  # (B, K, D)
-        for layer, cache, (keys, values) in zip(self._decoder_layers(), state.caches, state.memory, strict=True):
-            x = layer.step(x, cache, keys, values, state.mask)
+        for number, (layer, cache, (keys, values)) in enumerate(
+                zip(self._decoder_layers(), state.caches, state.memory, strict=True)):
+            follow = state.coverage is not None and number == self.aligned_layer
+            x, weights = layer.step(x, cache, state.past, keys, values, state.mask, need_weights=follow)
+            if weights is not None and state.coverage is not None:
+                state.coverage = state.coverage + weights.mean(dim=1)
         return self.output(self.decoder_norm(x))
+
+    @property
+    def aligned_layer(self) -> int:
+        """The decoder layer whose cross-attention tells best which source token a target token renders: the last but one.
+
+        Garg et al. 2019, https://arxiv.org/abs/1909.02074, section 3.2.
+        """
+        return max(0, len(self.decoder) - 2)
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         return (layer for layer in self.decoder if isinstance(layer, DecoderLayer))

@@ -66,10 +66,9 @@ class RotaryPositions(nn.Module):
         self.frequency: Tensor
         self.register_buffer("frequency", frequency, persistent=False)  # (K / 2,)
 
-    def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
-        """Turn x (B, H, T, K), whose first token stands at position `start`."""
-        position = torch.arange(start, start + x.size(2), device=x.device, dtype=torch.float32)
-        angle = position[:, None] * self.frequency  # (T, K / 2), in float32: bf16 cannot tell position 257 from 256
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn x (B, H, T, K) to `positions` (T,), or all of it to one (1,)."""
+        angle = positions[:, None].float() * self.frequency  # (T, K / 2): bf16 cannot tell position 257 from 256
         sin, cos = angle.sin(), angle.cos()
         first, second = x.float().chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x.dtype)
@@ -90,12 +89,9 @@ class RelativeBias(nn.Module):
         self.bias = nn.Embedding(num_buckets, num_heads)
         nn.init.zeros_(self.bias.weight)  # starts as attention without positions
 
-    def forward(self, query_length: int, key_length: int) -> Tensor:
-        """The bias (1, H, T, S); the queries are the last T of the S positions."""
-        device = self.bias.weight.device
-        queries = torch.arange(key_length - query_length, key_length, device=device)
-        distance = queries[:, None] - torch.arange(key_length, device=device)  # (T, S)
-        return self.bias(self._bucket(distance)).permute(2, 0, 1)[None]
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """The bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""
+        return self.bias(self._bucket(queries[:, None] - keys)).permute(2, 0, 1)[None]
 
     def _bucket(self, distance: Tensor) -> Tensor:
         buckets = self.num_buckets

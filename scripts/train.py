@@ -45,7 +45,7 @@ def main(composed: DictConfig) -> None:
     model = new_model(config, corpus).to(device)
     precision = resolve_precision(config.precision, device)
     translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
-    greedy = dataclasses.replace(config.search, beam_size=config.train.validation_beam, n_best=1)
+    greedy = config.search.plain(config.train.validation_beam)
     trainer = Trainer(
         config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
     say_plan(trainer, corpus, model, device, precision)

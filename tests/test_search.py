@@ -11,7 +11,9 @@ from torch import Tensor
 from tests.conftest import model_config, random_model, search_config
 from translator.batching import pad
 from translator.config import SearchConfig
-from translator.search import NEVER, Hypothesis, length_penalty, max_lengths, search
+from translator.search import Hypothesis, search
+from translator.search.engine import NEVER
+from translator.search.hypothesis import length_limits, length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 VOCAB = 7  # four special ids and three words
@@ -46,7 +48,7 @@ class Toy:
     def encode(self, source: Tensor) -> Tensor:
         return source
 
-    def start(self, memory: Tensor, mask: Tensor) -> ToyState:
+    def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> ToyState:
         return ToyState(memory[:, 0].tolist())
 
     def decode_step(self, tokens: Tensor, state: ToyState) -> Tensor:
@@ -98,9 +100,14 @@ def every_output(toy: Toy, source: int, min_length: int = 0) -> Iterator[tuple[P
     yield from extend((BOS_ID,), 0.0)
 
 
-def brute_force(toy: Toy, source: int, alpha: float, min_length: int = 0) -> list[tuple[float, Prefix]]:
+def brute_force(
+    toy: Toy, source: int, alpha: float, min_length: int = 0, form: str = "gnmt"
+) -> list[tuple[float, Prefix]]:
     """Every output by its score, computed with the formula of the paper, best first."""
-    scored = ((p / ((5 + len(ids) + 1) / 6) ** alpha, ids) for ids, p in every_output(toy, source, min_length))
+    def penalty(length: int) -> float:
+        return ((5 + length) / 6) ** alpha if form == "gnmt" else length**alpha
+
+    scored = ((p / penalty(len(ids) + 1), ids) for ids, p in every_output(toy, source, min_length))
     return sorted(scored, reverse=True)
 
 
@@ -111,12 +118,14 @@ def ids_of(found: list[list[Hypothesis]]) -> list[list[Prefix]]:
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])
 @pytest.mark.parametrize("n_best", [1, 4])
 @pytest.mark.parametrize("min_length", [0, 2])
-def test_a_wide_beam_finds_what_trying_every_output_finds(alpha: float, n_best: int, min_length: int) -> None:
+@pytest.mark.parametrize("form", ["gnmt", "power"])
+def test_a_wide_beam_finds_what_trying_every_output_finds(alpha: float, n_best: int, min_length: int, form: str) -> None:
     for seed in range(6):
         toy = random_toy(seed)
-        config = toy_config(beam_size=EXHAUSTIVE, n_best=n_best, length_penalty=alpha, min_length=min_length)
+        config = toy_config(
+            beam_size=EXHAUSTIVE, n_best=n_best, length_penalty=alpha, length_penalty_form=form, min_length=min_length)
         for source, found in zip((4, 5, 6), search(toy, sources(4, 5, 6), config), strict=True):
-            best = brute_force(toy, source, alpha, min_length)[:n_best]
+            best = brute_force(toy, source, alpha, min_length, form)[:n_best]
             assert [h.ids for h in found] == [ids for _, ids in best]
             assert [h.score for h in found] == pytest.approx([score for score, _ in best], abs=1e-4)
 
@@ -246,13 +255,16 @@ def test_the_greatest_length_wins_over_the_least() -> None:
 
 def test_the_longest_output_follows_from_a_sentence_s_own_length() -> None:
     source = torch.tensor([[5, 5, 5, EOS_ID], [5, EOS_ID, PAD_ID, PAD_ID]])
-    config = search_config(max_length_ratio=1.5, max_length_extra=3)
-    assert max_lengths(source, config).tolist() == [9, 6]
-    assert max_lengths(source, search_config(max_length_ratio=1.5, max_length_extra=3, max_length=7)).tolist() == [7, 6]
+    options = {"max_length_ratio": 1.5, "max_length_extra": 3}
+    assert length_limits(source, search_config(**options))[1].tolist() == [9, 6]
+    assert length_limits(source, search_config(**options, max_length=7))[1].tolist() == [7, 6]
+    assert length_limits(source, search_config(**options, min_length=3, min_length_ratio=1))[0].tolist() == [4, 3]
+    assert length_limits(source, search_config(**options, min_length=20))[0].tolist() == [9, 6]  # the greatest length wins
 
 
 def test_length_counts_eos_in_the_penalty() -> None:
-    assert length_penalty(1, 1.0) == 1
+    assert length_penalty(1, search_config()) == 1
+    assert length_penalty(4, search_config(length_penalty_form="power", length_penalty=2.0)) == 16
     for found in search(random_toy(2), sources(4), toy_config(n_best=4, length_penalty=0.7)):
         for h in found:
             assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.7)

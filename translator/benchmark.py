@@ -56,7 +56,7 @@ def measure_decoding(translator: Translator, sources: Sequence[str], *, repeats:
     figures = {}
     alike = sorted(sources, key=len)
     for beam_size, batch_size in DECODING:
-        options = dataclasses.replace(translator.search, beam_size=beam_size, n_best=1, batch_tokens=2**30)
+        options = dataclasses.replace(translator.search.plain(beam_size), batch_tokens=2**30)
         passes = []
         for _ in range(repeats):
             tokens, start = 0, time.perf_counter()

@@ -172,26 +172,61 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """How a translation is sought: conf/search."""
+    """How a translation is sought: conf/search. Options with a default here are younger than the first run folders."""
 
     beam_size: int
     length_penalty: float
+    length_penalty_form: Literal["gnmt", "power"] = "gnmt"
+    coverage_penalty: float = 0.0
     n_best: int
     min_length: int
+    min_length_ratio: float = 0.0
     max_length: int | None
     max_length_ratio: float
     max_length_extra: int
+    groups: int = 1
+    diversity: float = 0.5
+    sampling: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 1
+    no_repeat_ngram: int = 0
+    repetition_penalty: float = 1.0
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    banned: tuple[str, ...] = ()
+    terminology: str | None = None
+    copy_unknown: bool = False
+    mbr: Literal["chrf", "bleu"] | None = None
     max_source_tokens: int
+    split_sentences: bool = True
     batch_tokens: int
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "batch_tokens"):
+        for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "batch_tokens", "groups"):
             _require(getattr(self, name) >= 1, f"search.{name}", "must be at least 1")
         _require(self.max_length is None or self.max_length >= 1, "search.max_length", "must be null or at least 1")
-        for name in ("length_penalty", "min_length", "max_length_ratio"):
+        for name in ("length_penalty", "coverage_penalty", "min_length", "min_length_ratio", "max_length_ratio", "diversity",
+                     "top_k", "seed", "no_repeat_ngram"):
             _require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
         _require(self.n_best <= self.beam_size, "search.n_best",
                  f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
+        _require(self.beam_size % self.groups == 0, "search.groups",
+                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
+        _require(self.temperature > 0, "search.temperature", "must be above 0")
+        _require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
+        _require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
+        _require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
+        wanted = bool(self.required) or self.terminology is not None
+        _require(not (wanted and (self.sampling or self.groups > 1)), "search.required",
+                 "and search.terminology need plain beam search: set search.sampling=false and search.groups=1")
+
+    def plain(self, beam_size: int) -> SearchConfig:
+        """Beam search with the same penalties and limits, for the best output alone, without anything else."""
+        return dataclasses.replace(
+            self, beam_size=beam_size, n_best=1, groups=1, sampling=False, prefix="", required=(), banned=(), terminology=None,
+            mbr=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

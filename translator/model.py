@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
-            memory=[layer.cross_attention.keys_values(memory) for layer in self._decoder_layers()],
+            memory=[_contiguous(*layer.cross_attention.keys_values(memory)) for layer in self._decoder_layers()],
             mask=mask[:, None, None, :], past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
@@ -171,3 +171,8 @@ class Transformer(nn.Module):
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         return (layer for layer in self.decoder if isinstance(layer, DecoderLayer))
+
+
+def _contiguous(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Laid out once as products need them, instead of at every step."""
+    return keys.contiguous(), values.contiguous()

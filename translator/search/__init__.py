@@ -1,0 +1,10 @@
+"""From a model to its outputs: one stepping engine under greedy search, beam search and sampling (floor 4).
+
+`engine` steps and knows when to stop; `choice` says which continuations live on; `rules` what must not come next; `phrases`
+what must; `hypothesis` how outputs are scored; `ensemble` makes one model of several; `forced` rates outputs that are given.
+"""
+
+from translator.search.engine import search
+from translator.search.hypothesis import Demands, Hypothesis
+
+__all__ = ["Demands", "Hypothesis", "search"]

@@ -1,0 +1,227 @@
+"""The stepping engine of every search (floor 4).
+
+Shapes: B sentences still searched, K hypotheses each, T tokens so far, V target vocabulary, N outputs kept of each sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from translator.config import SearchConfig
+from translator.search.choice import Continuations, Sampling, best_continuations
+from translator.search.hypothesis import Demands, Hypothesis, Ids, coverage_penalty, length_limits, length_penalty
+from translator.search.phrases import RequiredPhrases
+from translator.search.rules import rules_of
+from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+
+# Never produced: markers of training, and, but where it is to be copied, the mark of an unknown piece.
+NEVER = (PAD_ID, UNK_ID, BOS_ID)
+# Steps between two looks at which sentences are done: each look makes a GPU wait.
+LOOK_EVERY = {"cpu": 1}
+LOOK_EVERY_ELSEWHERE = 8
+
+
+class Model(Protocol):
+    """What search asks of a model; `translator.model.Transformer` says what each does."""
+
+    def encode(self, source: Tensor) -> Any: ...
+    def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
+    def decode_step(self, tokens: Tensor, state: Any) -> Tensor: ...
+
+
+@torch.inference_mode()
+def search(
+    model: Model, source: Tensor, config: SearchConfig, demands: Demands | None = None
+) -> list[list[Hypothesis]]:
+    """The `config.n_best` best hypotheses for each sentence of source (B, S), best first, all of them different.
+
+    A sentence has `beam_size` places. At each step the most probable continuations of its open hypotheses fill the places
+    that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
+    hypothesis can but end. So with one place this is greedy search. In sampling each place draws for itself.
+
+    A sentence is done when no place is open, or when no open hypothesis can still be among the n best. That is exact:
+    log-probabilities add numbers that are never positive, so whatever an open hypothesis of log-probability p <= 0 becomes, its
+    score is p' / penalty(length) + coverage with p' <= p, length <= the longest allowed and coverage <= 0. As the penalty never
+    falls with length, the score is at most p / penalty(longest), and that is compared with the n-th best finished score.
+    """
+    beams = _Beams(model, source, config, demands or Demands())
+    while len(beams.sentences):
+        beams.step()
+    return [_distinct(found)[: config.n_best] for found in beams.found]
+
+
+def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
+    """Without those that groups or samples have found twice."""
+    first: dict[tuple[int, ...], Hypothesis] = {}
+    for hypothesis in found:
+        first.setdefault(hypothesis.ids, hypothesis)
+    return list(first.values())
+
+
+@dataclass
+class _Finished:
+    """The N best finished hypotheses of each sentence, best first; score -inf where there are fewer."""
+
+    scores: Tensor  # (B, N)
+    log_probabilities: Tensor  # (B, N)
+    lengths: Tensor  # (B, N), tokens before EOS
+    tokens: Tensor  # (B, N, T), padded
+
+    @classmethod
+    def none(cls, sentences: int, kept: int, device: torch.device) -> _Finished:
+        nothing = torch.full((sentences, kept), -torch.inf, device=device)
+        zeros = torch.zeros(sentences, kept, dtype=torch.long, device=device)
+        return cls(nothing, nothing, zeros, zeros[:, :, None][:, :, :0])
+
+    def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> _Finished:
+        """With more, each (B, K), of tokens (B, K, T); a score of -inf is no hypothesis."""
+        lengths = torch.full_like(self.lengths[:, :1], tokens.size(2)).expand(scores.shape)
+        longer = torch.nn.functional.pad(self.tokens, (0, tokens.size(2) - self.tokens.size(2)))
+        # Stable: of equals, the first one found stays.
+        best, order = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
+        order = order[:, : self.scores.size(1)]
+        return _Finished(
+            best[:, : self.scores.size(1)],
+            torch.cat([self.log_probabilities, log_probabilities], dim=1).gather(1, order),
+            torch.cat([self.lengths, lengths], dim=1).gather(1, order),
+            torch.cat([longer, tokens], dim=1).gather(1, order[:, :, None].expand(-1, -1, tokens.size(2))))
+
+    def select(self, sentences: Tensor) -> _Finished:
+        return _Finished(
+            self.scores[sentences], self.log_probabilities[sentences], self.lengths[sentences], self.tokens[sentences])
+
+    def hypotheses(self, most: Tensor) -> list[list[Hypothesis]]:
+        """As Python objects; most (B,): tokens before EOS that a sentence may have."""
+        return [
+            [Hypothesis(tuple(ids[:length]), log_probability, score, length >= limit)
+             for score, log_probability, length, ids in zip(*row, strict=True) if score > -torch.inf]
+            for limit, *row in zip(
+                most.tolist(), self.scores.tolist(), self.log_probabilities.tolist(), self.lengths.tolist(),
+                self.tokens.tolist(), strict=True)]
+
+
+class _Beams:
+    """The open hypotheses of the sentences still searched, and what has finished."""
+
+    def __init__(self, model: Model, source: Tensor, config: SearchConfig, demands: Demands) -> None:
+        self.model, self.config, self.source = model, config, source
+        count, device = len(source), source.device
+        self.sentences = torch.arange(count, device=device)  # (B,) which sentences these are
+        self.found: list[list[Hypothesis]] = [[] for _ in range(count)]
+        self.fewest, self.most = length_limits(source, config)  # (B,) tokens before EOS
+        self.rules = rules_of(config, demands.banned)
+        self.prefixes: Tensor | None = None  # (sentences, longest prefix), padded
+        if demands.prefixes is not None and any(demands.prefixes):
+            self.prefixes = _padded(demands.prefixes, device)
+            self.most = self.most + (self.prefixes != PAD_ID).sum(dim=1)
+        self.phrases: RequiredPhrases | None = None
+        if demands.phrases is not None and any(demands.phrases):
+            self.phrases = RequiredPhrases(demands.phrases, config.beam_size)
+            self.most = self.most + torch.tensor([self.phrases.tokens(i) for i in range(count)], device=device)
+        self.sampling: Sampling | None = None
+        if config.sampling and count:
+            sentences = [tuple(i for i in ids if i != PAD_ID) for ids in source.tolist()]
+            self.sampling = Sampling(sentences, int(self.most.max()), config, device)
+        self.state = model.start(model.encode(source), source != PAD_ID, follow_coverage=config.coverage_penalty > 0)
+        at_first = config.beam_size if config.sampling else config.groups
+        if at_first > 1:
+            self.state.reorder(torch.zeros(count, at_first, dtype=torch.long, device=device))
+        self.tokens = torch.full((count, at_first, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
+        self.scores = torch.zeros(count, at_first, device=device)  # (B, K) log-probabilities, -inf where a place is not open
+        self.places = torch.full((count, config.groups), config.beam_size // config.groups, device=device)
+        # Where two may be equal, all are kept, to be told apart in the end.
+        kept = config.beam_size if config.sampling or config.groups > 1 else config.n_best
+        self.finished = _Finished.none(count, kept, device)
+        self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
+        self._note_limits()
+
+    def step(self) -> None:
+        """Extend every open hypothesis by a token."""
+        totals, parents, tokens = self._continuations()
+        self.state.reorder(parents)
+        history = self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.size(2)))
+        ends = tokens == EOS_ID
+        self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
+        self.places = self.places - (ends & totals.isfinite()).unflatten(1, (self.config.groups, -1)).sum(dim=2)
+        self.scores = totals.masked_fill(ends, -torch.inf)
+        self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
+        if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
+            self._drop_done()
+
+    def _continuations(self) -> Continuations:
+        log_probabilities = self.model.decode_step(self.tokens[:, :, -1], self.state).float().log_softmax(dim=-1)  # (B, K, V)
+        unruled = log_probabilities.clone() if self.phrases else log_probabilities
+        self._rule(log_probabilities)
+        length = self.tokens.size(2) - 1
+        if self.sampling is not None:
+            return self.sampling.continuations(self.scores, log_probabilities, self.sentences, length)
+        if self.phrases is not None:
+            room = self.most - length - 1
+            return self.phrases.continuations(
+                self.scores, log_probabilities, unruled, self.places, self.sentences, room)
+        return best_continuations(self.scores, log_probabilities, self.places, self.config)
+
+    def _rule(self, log_probabilities: Tensor) -> None:
+        """Rule out, in place, the tokens that must not come next: (B, K, V)."""
+        length = self.tokens.size(2) - 1
+        forced = None
+        if self.prefixes is not None and length < self.prefixes.size(1):
+            token = self.prefixes[self.sentences, length][:, None, None].expand(-1, self.tokens.size(1), -1)  # (B, K, 1)
+            forced = token, log_probabilities.gather(2, token)
+        for rule in self.rules:
+            rule(log_probabilities, self.tokens)
+        for never in NEVER:
+            if not (never == UNK_ID and self.config.copy_unknown):
+                log_probabilities[:, :, never] = -torch.inf
+        if length < self.last_minimum:
+            log_probabilities[:, :, EOS_ID].masked_fill_((self.fewest > length)[:, None], -torch.inf)
+        if length >= self.first_limit:
+            ending = log_probabilities[:, :, EOS_ID].clone()
+            log_probabilities.masked_fill_((self.most <= length)[:, None, None], -torch.inf)
+            log_probabilities[:, :, EOS_ID] = ending
+        if forced is not None:
+            token, value = forced
+            there = token != PAD_ID
+            log_probabilities.masked_fill_(there, -torch.inf)
+            log_probabilities.scatter_(2, token, value.masked_fill(~there, -torch.inf))
+
+    def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
+        """Put away the hypotheses that end here, (B, K) with -inf for those that do not, of tokens (B, K, T) and EOS."""
+        scores = log_probabilities / length_penalty(tokens.size(2) + 1, self.config)
+        if self.config.coverage_penalty:
+            scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.config.coverage_penalty)
+        self.finished = self.finished.add(scores, log_probabilities, tokens)
+
+    def _drop_done(self) -> None:
+        """Take the sentences out of which nothing better can come."""
+        best_open = self.scores.amax(dim=1)
+        bound = best_open / length_penalty(self.most + 1, self.config)
+        open_still = (best_open > -torch.inf) & (bound > self.finished.scores[:, -1])
+        keep, done = open_still.nonzero().flatten(), (~open_still).nonzero().flatten()
+        if not len(done):
+            return
+        for sentence, found in zip(
+                self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
+            self.found[sentence] = found
+        self.state.select(keep)
+        self.finished = self.finished.select(keep)
+        for name in ("sentences", "tokens", "scores", "places", "fewest", "most"):
+            setattr(self, name, getattr(self, name)[keep])
+        self._note_limits()
+
+    def _note_limits(self) -> None:
+        """The steps at which limits begin and end to matter, so that others need not ask."""
+        any_left = len(self.sentences) > 0
+        self.last_minimum = int(self.fewest.max()) if any_left else 0
+        self.first_limit = int(self.most.min()) if any_left else 0
+        self.last_step = int(self.most.max()) if any_left else 0
+
+
+def _padded(rows: list[Ids] | Any, device: torch.device) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows], device=device)
+

@@ -1,0 +1,72 @@
+"""What must not come next: rules that lower, in place, the log-probabilities of a step (floor 3).
+
+Each takes log-probabilities (B, K, V) and the tokens so far (B, K, 1 + T), BOS first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from translator.config import SearchConfig
+
+Rule = Callable[[Tensor, Tensor], None]
+
+
+def rules_of(config: SearchConfig, banned: Sequence[Sequence[int]]) -> list[Rule]:
+    """The rules that the options ask for."""
+    rules: list[Rule] = []
+    if config.repetition_penalty != 1:
+        rules.append(RepetitionPenalty(config.repetition_penalty))
+    if config.no_repeat_ngram:
+        rules.append(NoRepeatedNgram(config.no_repeat_ngram))
+    if banned:
+        rules.append(BannedPhrases(banned))
+    return rules
+
+
+class RepetitionPenalty:
+    """The log-probability of a token that the output holds already is multiplied by `penalty`, at least 1.
+
+    After Keskar et al. 2019, https://arxiv.org/abs/1909.05858, section 4.1, who divide its logit. It counts in scores.
+    """
+
+    def __init__(self, penalty: float) -> None:
+        self.penalty = penalty
+
+    def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
+        log_probabilities.scatter_(2, tokens, log_probabilities.gather(2, tokens) * self.penalty)
+
+
+class NoRepeatedNgram:
+    """No n tokens in a row come twice in an output (Paulus et al. 2018, https://arxiv.org/abs/1705.04304, section 2.5)."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
+        if tokens.size(2) < self.n:
+            return
+        grams = tokens.unfold(2, self.n, 1)  # (B, K, grams, n)
+        newest = tokens[:, :, tokens.size(2) - self.n + 1 :]  # (B, K, n - 1): what a next token would complete
+        again = (grams[..., :-1] == newest[:, :, None]).all(dim=-1)  # (B, K, grams)
+        ends = grams[..., -1].masked_fill(~again, 0)  # 0 is padding, which never comes anyway
+        log_probabilities.scatter_(2, ends, -torch.inf)
+
+
+class BannedPhrases:
+    """No output holds any of these sequences of tokens."""
+
+    def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
+        self.phrases = [torch.tensor(phrase) for phrase in phrases]
+
+    def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
+        for phrase in self.phrases:
+            begun = len(phrase) - 1
+            if tokens.size(2) <= begun:
+                continue
+            last = tokens[:, :, tokens.size(2) - begun :]  # (B, K, begun)
+            about_to_end = (last == phrase[:-1].to(last.device)).all(dim=-1)
+            log_probabilities[:, :, phrase[-1]] = log_probabilities[:, :, phrase[-1]].masked_fill(about_to_end, -torch.inf)

@@ -243,7 +243,7 @@ def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(options
     if attention.relative is not None:
         nn.init.normal_(attention.relative.bias.weight)
     with torch.inference_mode():
-        decode_with_random_ancestors(attention, 40)  # more entries than a cache first has room for, and than the fused path waits for
+        decode_with_random_ancestors(attention, 40)  # a cache has to grow for so many, and the fused path takes over
 
 
 def test_dropout_acts_in_training_alone():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from translator.metrics import LENGTH_BOUNDS, better, paired_bootstrap, score, scores_by_length, sentence_chrf
+from translator.metrics import LENGTH_BOUNDS, better, paired_bootstrap, score, scores_by_length, sentence_score
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]
@@ -59,7 +59,8 @@ def test_groups_are_scored_by_themselves_and_empty_ones_left_out() -> None:
 
 
 def test_sentence_chrf_ranks_bad_below_good() -> None:
-    assert sentence_chrf("", "Haus") < sentence_chrf("Hauz", "Haus") < sentence_chrf("Haus", "Haus") == 100
+    bad, worse, good = (sentence_score("chrf", text, "Haus") for text in ("Hauz", "", "Haus"))
+    assert worse < bad < good == 100
 
 
 def test_bootstrap_tells_a_real_difference_from_none() -> None:

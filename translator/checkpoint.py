@@ -72,6 +72,14 @@ class RunFolder:
             return tokenizer, tokenizer
         return Tokenizer.load(self.path / "tokenizer.source.model"), Tokenizer.load(self.path / "tokenizer.target.model")
 
+    def longest_source(self) -> int | None:
+        """Tokens of the longest source sentence that it was trained on; None where its report does not say."""
+        try:
+            report = json.loads(self.report_file.read_text(encoding="utf-8"))
+            return int(report["splits"]["train"]["source_longest"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def load_weights(self) -> Weights:
         """The weights to translate with."""
         if not self.model_file.is_file():

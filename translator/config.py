@@ -265,7 +265,7 @@ class EvaluateConfig:
     against: str | None
     worst: int
     device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
     search: SearchConfig
 
     def __post_init__(self) -> None:
@@ -278,13 +278,21 @@ class EvaluateConfig:
 class TranslateConfig:
     """What `scripts/translate.py` composes: conf/translate.yaml."""
 
-    run: str | None
+    run: Files
     runs: str
     input: str | None
     output: str | None
+    input_format: Literal["auto", "text", "jsonl"]
+    output_format: Literal["auto", "text", "jsonl"]
+    details: bool
+    translations: str | None
+    workers: int
     device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
     search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.workers >= 1, "workers", "must be at least 1")
 
 
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:

@@ -24,7 +24,7 @@ from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [3, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [4, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000
@@ -137,6 +137,7 @@ def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Pa
         _write(folder / f"{split}.arrow", TOKENS, _encoded(rows, source, target, limit, counts, tokens, unknown))
         report["splits"][split] = counts.to_json() | {
             f"{side}_tokens": tokens[side] for side in ("source", "target")} | {
+            f"{side}_longest": tokens[f"{side}_longest"] for side in ("source", "target")} | {
             f"{side}_unknown": unknown[side] / max(1, tokens[side]) for side in ("source", "target")}
     if not report["splits"]["train"]["kept"]:
         raise UserError(f"train.batch_tokens={max_tokens} is less than the tokens of every training pair")
@@ -147,9 +148,9 @@ def _encoded(
     rows: Dataset, source: Tokenizer, target: Tokenizer, max_tokens: int | None, counts: Counts, tokens: Counter[str],
     unknown: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:
-    """Batches of rows with their ids and lengths; with `max_tokens`, the longer ones are dropped, as are those without any.
+    """Batches of rows with their ids and lengths; with `max_tokens`, longer ones are dropped, and those without any.
 
-    Adds to `tokens` and `unknown`, by side, the tokens written and those of them that are unknown.
+    Adds to `tokens` and `unknown`, by side, the tokens written and those of them that are unknown; and to `tokens` the longest.
     """
     for batch in rows.iter(READ_ROWS):
         columns: dict[str, list[Any]] = {name: [] for name in TOKENS}
@@ -165,6 +166,7 @@ def _encoded(
                 columns[name].append(value)
         for side in ("source", "target"):
             tokens[side] += sum(columns[f"{side}_length"])
+            tokens[f"{side}_longest"] = max([tokens[f"{side}_longest"], *columns[f"{side}_length"]])
             unknown[side] += sum(ids.count(UNK_ID) for ids in columns[f"{side}_ids"])
         yield columns
 

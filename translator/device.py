@@ -7,15 +7,19 @@ import platform
 import resource
 import sys
 import time
+import warnings
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
+from torch import nn
 
 from translator.errors import UserError
 
 Precision = Literal["fp32", "bf16"]
+DecodingPrecision = Literal["fp32", "bf16", "int8"]
 PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+Model = TypeVar("Model", bound=nn.Module)
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
 
@@ -52,6 +56,21 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
+def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
+    """A model for decoding alone, its weights in that precision: auto as `resolve_precision` has it.
+
+    int8: linear layers by PyTorch's dynamic quantisation, on a CPU: weights once, inputs as they come.
+    """
+    device = next(model.parameters()).device
+    if name != "int8":
+        return model.to(resolve_precision(name, device))
+    if device.type != "cpu":
+        raise UserError(f"precision=int8: there is none for {device.type}; use device=cpu, or precision=bf16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that it moves to a package of its own
+        return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
+
+
 def tune_cpu() -> None:
     """What makes PyTorch fast on a CPU and holds for a whole process: a script's to choose, not a library's."""
     keep_freed_memory()
@@ -78,7 +97,7 @@ def multiply_by_onednn() -> None:
     bf16; oneDNN makes use of that on processors with units for such products. Elsewhere it stays with float32: one product
     shows which.
     """
-    settings = torch.backends.mkldnn.matmul
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
     left, right = (torch.rand(512, 512, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))

@@ -107,10 +107,10 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The newest token of each of K hypotheses of B sentences, x (B, K, D) -> (B, K, D); weights (B, H, K, S) if asked for.
+        """The newest token of K hypotheses of B sentences, x (B, K, D) -> (B, K, D); weights (B, H, K, S) on request.
 
-        The memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand side by side as the queries
-        of one cross-attention.
+        The memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand side by side as the
+        queries of one cross-attention.
         """
         return self._layer(x, lambda h: self.self_attention.step(h, cache, past), keys, values, mask, need_weights)
 

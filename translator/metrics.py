@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
@@ -16,6 +16,10 @@ LOWER_IS_BETTER = {"ter", "loss", "perplexity"}
 # Upper bounds, in source words, of the groups that `scores_by_length` makes; the last has none.
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)
 BOOTSTRAP_SAMPLES = 1000
+
+SentenceMetric = Literal["chrf", "bleu"]
+# BLEU of a sentence counts the orders of n-grams that it is long enough to have.
+SENTENCE_METRICS: dict[SentenceMetric, Any] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,9 @@ def scores_by_length(
     return scores
 
 
-def sentence_chrf(hypothesis: str, reference: str) -> float:
-    """chrF of one sentence: unlike BLEU, it tells bad from worse where no word sequence matches."""
-    return CHRF().sentence_score(hypothesis, [reference]).score
+def sentence_score(metric: SentenceMetric, hypothesis: str, reference: str) -> float:
+    """Score of one sentence. chrF, unlike BLEU, tells bad from worse where no word sequence matches."""
+    return SENTENCE_METRICS[metric].sentence_score(hypothesis, [reference]).score
 
 
 def paired_bootstrap(

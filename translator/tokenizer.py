@@ -63,6 +63,14 @@ class Tokenizer:
         """The text of each sequence; special ids leave no trace."""
         return [self._processor.decode([i for i in sequence if i not in (PAD_ID, BOS_ID, EOS_ID)]) for sequence in ids]
 
+    def decode_pieces(self, pieces: Sequence[str]) -> str:
+        """The text of pieces, of which some need not be in the vocabulary."""
+        return str(self._processor.decode_pieces(list(pieces)))
+
+    def spell(self, text: str) -> list[str]:
+        """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
+        return list(self._processor.encode(text, out_type=str))
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as the piece a person can read."""
         return [self._processor.id_to_piece(i) for i in ids]

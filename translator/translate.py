@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,26 +12,46 @@ from typing import Literal
 
 import torch
 
+from translator.alignment import align_words
 from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into
 from translator.config import SearchConfig
-from translator.device import Precision, autocast, resolve_device, resolve_precision
+from translator.device import DecodingPrecision, convert, resolve_device
 from translator.errors import UserError
+from translator.mbr import by_expected_score
 from translator.model import Transformer
-from translator.search import Hypothesis, search
-from translator.tokenizer import EOS_ID, Tokenizer
+from translator.search import Demands, Hypothesis, search
+from translator.search.engine import Model
+from translator.search.ensemble import Ensemble
+from translator.search.forced import Rating, rate
+from translator.search.hypothesis import length_penalty
+from translator.sentences import split_sentences
+from translator.terminology import Terminology
+from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 # Texts that `stream` translates together: enough to fill batches with sentences of like length.
 CHUNK = 512
+# Searches for an output without banned phrases, each with the spellings ruled out that those before came up with.
+BANNED_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text, and what its translation must begin with and hold, besides what the options of the search say."""
+
+    text: str | bytes  # bytes are read as UTF-8
+    prefix: str = ""
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of one line: its best translation first, or the reason why it was refused."""
+    """What became of one text: its best translation first, or the reason why it was refused."""
 
     texts: tuple[str, ...] = ("",)
     hypotheses: tuple[Hypothesis, ...] = ()
     refused: str = ""
+    sentences: int = 1  # that the text was split into
 
     @property
     def text(self) -> str:
@@ -41,116 +62,269 @@ class Translation:
         return any(hypothesis.hit_limit for hypothesis in self.hypotheses[:1])
 
 
+@dataclass(frozen=True)
+class Details:
+    """A translation token by token, and which words render which."""
+
+    pieces: tuple[str, ...]  # EOS last
+    log_probabilities: tuple[float, ...]
+    score: float
+    alignment: tuple[tuple[int, int], ...]  # numbers of source and target words, from 0
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A sentence to search for."""
+
+    ids: list[int]
+    text: str
+    prefix: list[int]
+    required: tuple[str, ...]
+
+
 class Translator:
-    """A trained model and its tokenizers: `Translator("runs/x")(["A sentence."])` gives their translations."""
+    """Trained models and their tokenizers: `Translator("runs/x")(["A sentence."])` gives their translations."""
 
     def __init__(
-        self, run: str | Path, *, device: str = "auto", precision: Precision | Literal["auto"] = "fp32"
+        self, *runs: str | Path, device: str = "auto", precision: DecodingPrecision | Literal["auto"] = "fp32"
     ) -> None:
-        """Load a run folder; UserError where it is none."""
-        folder = RunFolder(run)
-        config = folder.load_config()
-        source_tokenizer, target_tokenizer = folder.load_tokenizers()
+        """Load a run folder, or several of the same vocabulary that translate together; UserError where that cannot be."""
         where = resolve_device(device)
-        model = Transformer(config.model, len(source_tokenizer), len(target_tokenizer))
-        load_into(model, folder.load_weights(), folder.model_file)
-        self._set_up(
-            model.to(where), source_tokenizer, target_tokenizer, resolve_precision(precision, where), config.search)
+        models: list[Transformer] = []
+        for run in runs:
+            folder = RunFolder(run)
+            config = folder.load_config()
+            tokenizers = folder.load_tokenizers()
+            if not models:
+                first, longest = tokenizers, folder.longest_source()
+            elif [t.model for t in tokenizers] != [t.model for t in first]:
+                raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
+            model = Transformer(config.model, *map(len, tokenizers))
+            load_into(model, folder.load_weights(), folder.model_file)
+            models.append(convert(model.to(where), precision))
+        if not models:
+            raise ValueError("no run folder given")
+        self._set_up(models, *first, RunFolder(runs[0]).load_config().search, where, longest)
 
     @classmethod
     def of(
-        cls,
-        model: Transformer,
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        *,
-        search: SearchConfig,
-        precision: torch.dtype = torch.float32,
+        cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, search: SearchConfig
     ) -> Translator:
         """A translator by a model in memory, as its weights stand at each call."""
         translator = cls.__new__(cls)
-        translator._set_up(model, source_tokenizer, target_tokenizer, precision, search)
+        translator._set_up([model], source_tokenizer, target_tokenizer, search, next(model.parameters()).device, None)
         return translator
 
     def _set_up(
-        self, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, precision: torch.dtype,
-        search: SearchConfig,
+        self, models: list[Transformer], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, search: SearchConfig,
+        device: torch.device, longest: int | None,
     ) -> None:
-        self.model = model
+        self.models = models
+        self.model: Model = models[0] if len(models) == 1 else Ensemble(models)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.precision = precision
         self.search = search
-        self.device = next(model.parameters()).device
+        self.device = device
+        self.longest = longest  # tokens of the longest source in training, where it is known
 
     def __call__(self, texts: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """The translation of each text, in order. An empty text has an empty one, and so has one that is too long."""
         return [translation.text for translation in self.translate(texts, search)]
 
-    def translate(self, texts: Sequence[str | bytes], search: SearchConfig | None = None) -> list[Translation]:
-        """Like calling, with n-best lists, scores and the reason why a text was refused. Bytes are read as UTF-8."""
+    def translate(
+        self, texts: Sequence[str | bytes | Request], search: SearchConfig | None = None
+    ) -> list[Translation]:
+        """Like calling, with n-best lists, scores and the reason why a text was refused."""
         options = self._within_positions(search or self.search)
-        translations = [Translation() for _ in texts]
-        ids: dict[int, list[int]] = {}
-        for index, text in enumerate(texts):
-            sentence, refused = self._encode(text, options)
-            if refused:
-                translations[index] = Translation(refused=refused)
-            elif sentence != [EOS_ID]:
-                ids[index] = sentence
-        for batch in _batches(ids, options):
-            for index, hypotheses in zip(batch, self._search([ids[i] for i in batch], options), strict=True):
-                texts_of = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
-                translations[index] = Translation(tuple(map(_as_line, texts_of)), tuple(hypotheses))
-        return translations
+        terminology = Terminology.load(Path(options.terminology)) if options.terminology else Terminology({})
+        plans = [self._plan(text if isinstance(text, Request) else Request(text), options, terminology) for text in texts]
+        units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
+        found = iter(self._translate_units(units, options))
+        return [
+            Translation(refused=plan) if isinstance(plan, str) else _join([next(found) for _ in plan]) for plan in plans]
 
-    def stream(self, texts: Iterable[str | bytes], search: SearchConfig | None = None) -> Iterator[Translation]:
+    def stream(
+        self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None
+    ) -> Iterator[Translation]:
         """`translate` for any number of texts, `CHUNK` at a time, so that memory stays flat."""
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, CHUNK)):
             yield from self.translate(chunk, search)
 
-    def _encode(self, text: str | bytes, options: SearchConfig) -> tuple[list[int], str]:
-        """The ids of a text, EOS alone where there is nothing to translate, and the reason to refuse it, if there is one."""
+    def details(self, sources: Sequence[str], translations: Sequence[str]) -> list[Details]:
+        """What the models make of translations that are given, token by token, with the words aligned by attention."""
+        ids = dict(enumerate(zip(
+            self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True)))
+        lengths = {i: max(map(len, pair)) for i, pair in ids.items()}
+        result: dict[int, Details] = {}
+        for batch in _batches(lengths, self.search.batch_tokens):
+            for i, rating in zip(batch, self._rate([ids[i] for i in batch]), strict=True):
+                pieces = self.target_tokenizer.pieces(ids[i][1])
+                links = align_words(rating.attention, self.source_tokenizer.pieces(ids[i][0][:-1]), pieces[:-1])
+                result[i] = Details(
+                    tuple(pieces), rating.log_probabilities,
+                    rating.log_probability / length_penalty(len(pieces), self.search), tuple(links))
+        return [result[i] for i in range(len(result))]
+
+    # From texts to units
+
+    def _plan(self, request: Request, options: SearchConfig, terminology: Terminology) -> list[_Unit] | str:
+        """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
+        text = request.text
         try:
-            sentence = text.decode() if isinstance(text, bytes) else text.encode().decode()
+            text = text.decode() if isinstance(text, bytes) else text.encode().decode()
         except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
             unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
-            return [], f"not UTF-8 at {unit} {start + 1:,}; not translated"
-        ids = self.source_tokenizer.encode([sentence])[0] if sentence.strip() else [EOS_ID]
-        if len(ids) > options.max_source_tokens:
-            return [], (f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated")
-        return ids, ""
+            return f"not UTF-8 at {unit} {start + 1:,}; not translated"
+        if not text.strip():
+            return [_Unit([EOS_ID], "", [], ())]
+        required = (*options.required, *request.required)
+        for phrase in required:
+            if any(_holds(phrase, banned) for banned in options.banned):
+                return f"must hold {phrase!r}, which is banned; not translated"
+        [ids] = self.source_tokenizer.encode([text])
+        sentences = [text]
+        if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
+            sentences = split_sentences(text)
+        [prefix] = self.target_tokenizer.encode([options.prefix + request.prefix])
+        units = []
+        for number, sentence in enumerate(sentences):
+            ids = self.source_tokenizer.encode([sentence])[0] if len(sentences) > 1 else ids
+            if len(ids) > options.max_source_tokens:
+                return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
+            units.append(_Unit(
+                ids, sentence, [] if number else prefix[:-1], (*required, *terminology.required(sentence))))
+        return units
 
     def _within_positions(self, options: SearchConfig) -> SearchConfig:
         """Learned positions end somewhere: hold both sides to their number."""
-        if self.model.config.positions != "learned":
+        most = min((m.config.max_positions for m in self.models if m.config.positions == "learned"), default=None)
+        if most is None:
             return options
-        most = self.model.config.max_positions
         longest = most - 1  # BOS takes a position too
         return dataclasses.replace(
             options, max_source_tokens=min(options.max_source_tokens, most),
             max_length=min(options.max_length or longest, longest))
 
-    def _search(self, ids: list[list[int]], options: SearchConfig) -> list[list[Hypothesis]]:
-        self.model.eval()
-        with autocast(self.device, self.precision):
-            found = search(self.model, pad(ids).to(self.device), options)
-        if not all(found):
+    # From units to translations
+
+    def _translate_units(self, units: list[_Unit], options: SearchConfig) -> list[Translation]:
+        lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit.ids != [EOS_ID]}
+        result = [Translation()] * len(units)
+        for batch in _batches(lengths, options.batch_tokens):
+            for i, translation in zip(batch, self._translate_batch([units[i] for i in batch], options), strict=True):
+                result[i] = translation
+        return result
+
+    def _translate_batch(self, units: list[_Unit], options: SearchConfig) -> list[Translation]:
+        found = self._search(units, options)
+        translations = [
+            self._rank(unit, hypotheses, options) for unit, hypotheses in zip(units, found, strict=True)]
+        for i, unit in enumerate(units):
+            spellings: list[tuple[int, ...]] = []
+            for _ in range(BANNED_TRIES):
+                new = self._banned_spellings(translations[i], options)
+                if not new:
+                    break
+                spellings += new
+                [hypotheses] = self._search([unit], options, spellings)
+                translations[i] = self._rank(unit, hypotheses, options)
+            else:
+                if options.banned:
+                    translations[i] = Translation(refused="no translation without banned phrases was found; not translated")
+        return translations
+
+    def _search(
+        self, units: list[_Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+    ) -> list[list[Hypothesis]]:
+        for model in self.models:
+            model.eval()
+        required = [[ids[:-1] for ids in self.target_tokenizer.encode(unit.required)] for unit in units]
+        demands = Demands(prefixes=[unit.prefix for unit in units], phrases=required, banned=banned)
+        if options.mbr:
+            options = dataclasses.replace(options, n_best=options.beam_size)
+        found = search(self.model, pad([unit.ids for unit in units]).to(self.device), options, demands)
+        if not all(found) and not banned:
             raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
+    def _rank(self, unit: _Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
+        """The texts of hypotheses, best first."""
+        if not hypotheses:
+            return Translation(refused="no translation without banned phrases was found; not translated")
+        texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
+        if options.copy_unknown:
+            texts = [
+                self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
+                for text, hypothesis in zip(texts, hypotheses, strict=True)]
+        texts = [_as_line(text) for text in texts]
+        if options.mbr:
+            by_text = dict(zip(reversed(texts), reversed(hypotheses), strict=True))
+            texts = by_expected_score(texts, options.mbr)
+            hypotheses = [by_text[text] for text in texts]
+        return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
 
-def _batches(ids: dict[int, list[int]], options: SearchConfig) -> Iterator[list[int]]:
-    """Group sentences of like length, the longest first, so that a batch with its beams keeps to search.batch_tokens."""
+    def _copy_unknown(self, unit: _Unit, hypothesis: Hypothesis) -> str:
+        """The text, with what the source spells in place of unknown pieces: of its own unknown ones, the most attended to."""
+        [rating] = self._rate([(unit.ids, [*hypothesis.ids, EOS_ID])])
+        spelled = self.source_tokenizer.spell(unit.text)
+        unknown = [i for i, piece in enumerate(unit.ids[:-1]) if piece == UNK_ID] or list(range(len(spelled)))
+        pieces = self.target_tokenizer.pieces(hypothesis.ids)
+        for place, piece in enumerate(hypothesis.ids):
+            if piece == UNK_ID:
+                pieces[place] = spelled[unknown[int(rating.attention[place, unknown].argmax())]]
+        return self.target_tokenizer.decode_pieces(pieces)
+
+    def _banned_spellings(self, translation: Translation, options: SearchConfig) -> list[tuple[int, ...]]:
+        """The shortest runs of tokens by which the outputs spell banned phrases."""
+        runs = []
+        for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False):
+            for phrase in options.banned:
+                if _holds(text, phrase):
+                    ids = hypothesis.ids
+                    spans = [(first, last) for first in range(len(ids)) for last in range(first + 1, len(ids) + 1)]
+                    decoded = self.target_tokenizer.decode([ids[first:last] for first, last in spans])
+                    holding = [span for span, part in zip(spans, decoded, strict=True) if _holds(part, phrase)]
+                    first, last = min(holding, key=lambda span: span[1] - span[0])
+                    runs.append(tuple(ids[first:last]))
+        return runs
+
+    def _rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Rating]:
+        for model in self.models:
+            model.eval()
+        sources, outputs = zip(*pairs, strict=True)
+        return rate(self.models, sources, outputs, self.device)
+
+
+def _holds(text: str, phrase: str) -> bool:
+    """Whether the words of `phrase` stand in `text`."""
+    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+
+
+def _join(sentences: list[Translation]) -> Translation:
+    """The translation of a text from those of its sentences: of several, the best of each."""
+    if len(sentences) == 1:
+        return sentences[0]
+    refused = next((sentence.refused for sentence in sentences if sentence.refused), "")
+    if refused:
+        return Translation(refused=refused)
+    best = [sentence.hypotheses[0] for sentence in sentences if sentence.hypotheses]
+    whole = Hypothesis(
+        tuple(i for hypothesis in best for i in hypothesis.ids), sum(h.log_probability for h in best),
+        sum(h.score for h in best), any(h.hit_limit for h in best))
+    return Translation((" ".join(filter(None, (s.text for s in sentences))),), (whole,), sentences=len(sentences))
+
+
+def _batches(sizes: dict[int, int], most: int) -> Iterator[list[int]]:
+    """Group texts of like size, the largest first, so that a batch, padded, keeps to `most`."""
     batch: list[int] = []
     room = 0
-    for index in sorted(ids, key=lambda i: -len(ids[i])):
+    for index in sorted(sizes, key=lambda i: -sizes[i]):
         if batch and len(batch) >= room:
             yield batch
             batch = []
         if not batch:
-            room = options.batch_tokens // (len(ids[index]) * options.beam_size)
+            room = most // sizes[index]
         batch.append(index)
     if batch:
         yield batch

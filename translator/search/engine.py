@@ -37,7 +37,7 @@ class Model(Protocol):
 def search(
     model: Model, source: Tensor, config: SearchConfig, demands: Demands | None = None
 ) -> list[list[Hypothesis]]:
-    """The `config.n_best` best hypotheses for each sentence of source (B, S), best first, all of them different.
+    """The `config.n_best` best hypotheses for each sentence of source (B, S), best first; different ones, unless sampled.
 
     A sentence has `beam_size` places. At each step the most probable continuations of its open hypotheses fill the places
     that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
@@ -51,11 +51,11 @@ def search(
     beams = _Beams(model, source, config, demands or Demands())
     while len(beams.sentences):
         beams.step()
-    return [_distinct(found)[: config.n_best] for found in beams.found]
+    return [(found if config.sampling else _distinct(found))[: config.n_best] for found in beams.found]
 
 
 def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Without those that groups or samples have found twice."""
+    """Without those that two groups have found."""
     first: dict[tuple[int, ...], Hypothesis] = {}
     for hypothesis in found:
         first.setdefault(hypothesis.ids, hypothesis)

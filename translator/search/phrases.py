@@ -46,6 +46,8 @@ class Progress:
 
 
 class Candidate(NamedTuple):
+    """A continuation: its log-probability, the hypothesis it continues, the token, and how far that is with the phrases."""
+
     total: float
     parent: int
     token: int

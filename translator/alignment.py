@@ -1,0 +1,38 @@
+"""Which source word a target word renders, read off the attention (floor 1).
+
+Garg et al. 2019, https://arxiv.org/abs/1909.02074, section 3: the heads' mean of one layer aligns well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# How SentencePiece writes the space before a word.
+WORD_START = "▁"
+
+
+def align_words(attention: Tensor, source: Sequence[str], target: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of word numbers (source, target), from 0: for each target word the source word that it attends to most.
+
+    attention (T, S), from target pieces to source pieces; either side may have more rows (EOS) than there are pieces.
+    """
+    source_words, target_words = _words(source), _words(target)
+    if not source_words or not target_words:
+        return []
+    by_piece = attention[: len(target), : len(source)]
+    to_word = torch.zeros(len(target), source_words[-1] + 1).index_add(1, torch.tensor(source_words), by_piece)
+    from_word = torch.zeros(target_words[-1] + 1, to_word.size(1)).index_add(0, torch.tensor(target_words), to_word)
+    return [(best, word) for word, best in enumerate(from_word.argmax(dim=1).tolist())]
+
+
+def _words(pieces: Sequence[str]) -> list[int]:
+    """The number of each piece's word, words being what spaces part."""
+    numbers, word = [], -1
+    for piece in pieces:
+        if word < 0 or piece.startswith(WORD_START):
+            word += 1
+        numbers.append(word)
+    return numbers

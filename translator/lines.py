@@ -1,0 +1,149 @@
+"""Lines in, lines out: what a line of a file asks for, and the line that answers it (floor 6)."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from translator.errors import UserError
+from translator.translate import Details, Request, Translation
+
+Format = Literal["text", "jsonl"]
+# Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
+READ_BYTES = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of input: what is to be translated, or why it cannot be, and what else its object held."""
+
+    request: Request
+    trouble: str = ""
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    size: int = 0  # bytes
+
+
+def format_of(name: str | None, chosen: Format | Literal["auto"]) -> Format:
+    """The format chosen, or that of a file's name: jsonl where it ends so, packed or not."""
+    if chosen != "auto":
+        return chosen
+    return "jsonl" if name is not None and name.removesuffix(".gz").endswith(".jsonl") else "text"
+
+
+def parse(line: bytes, form: Format) -> Line:
+    """A text as it is; an object {"source": ..., "prefix": ..., "required": [...]}, of which the last two may be missing."""
+    return dataclasses.replace(_parse(line, form), size=len(line) + 1)
+
+
+def _parse(line: bytes, form: Format) -> Line:
+    if form == "text":
+        return Line(Request(line))
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        return Line(Request(""), f"not JSON: {error}; not translated")
+    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+        return Line(Request(""), 'not an object with a text in "source"; not translated')
+    prefix, required = fields.get("prefix", ""), fields.get("required", [])
+    if not isinstance(prefix, str):
+        return Line(Request(""), '"prefix" is no text; not translated', fields)
+    if not isinstance(required, list) or not all(isinstance(phrase, str) for phrase in required):
+        return Line(Request(""), '"required" is no list of texts; not translated', fields)
+    return Line(Request(fields["source"], prefix, tuple(required)), "", fields)
+
+
+def answer(line: Line, translation: Translation, details: Details | None, form: Format) -> bytes:
+    """The n best translations tab-separated; or the line's object with them, scores, and details where they were asked for."""
+    if form == "text":
+        return ("\t".join(text.replace("\t", " ") for text in translation.texts) + "\n").encode()
+    source = line.request.text
+    fields = line.fields or {"source": source.decode(errors="replace") if isinstance(source, bytes) else source}
+    fields = fields | {"translation": translation.text}
+    if translation.hypotheses:
+        fields["score"] = translation.hypotheses[0].score
+        fields["n_best"] = [
+            {"translation": text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
+            for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)]
+    if translation.refused or line.trouble:
+        fields["refused"] = line.trouble or translation.refused
+    return as_json(fields | (of_details(details) if details else {}))
+
+
+def warnings(line: Line, translation: Translation) -> Iterator[str]:
+    """What a person should know of a line."""
+    if line.trouble or translation.refused:
+        yield line.trouble or translation.refused
+    if translation.sentences > 1:
+        yield f"longer than any in training; its {translation.sentences} sentences were translated one by one"
+    if translation.hit_limit:
+        yield "the translation ended only because it had reached the longest length allowed"
+
+
+def of_details(details: Details) -> dict[str, Any]:
+    """The fields that tell a translation token by token."""
+    return {
+        "tokens": [
+            {"piece": piece, "log_probability": value}
+            for piece, value in zip(details.pieces, details.log_probabilities, strict=True)],
+        "alignment": " ".join(f"{source}-{target}" for source, target in details.alignment)}
+
+
+def as_json(fields: dict[str, Any]) -> bytes:
+    """An object as a line."""
+    return (json.dumps(fields, ensure_ascii=False) + "\n").encode(errors="replace")
+
+
+def read_lines(file: io.BufferedReader, name: str | None) -> Iterator[list[bytes]]:
+    """The lines that each read brings: of a file many, of a terminal or a slow pipe those just written. Nobody waits.
+
+    As bytes: a line that is not UTF-8 is one line's trouble, not the file's. Only line feeds separate lines.
+    """
+    rest: list[bytes] = []  # the pieces of a line whose end has not come yet
+    try:
+        while data := file.read1(READ_BYTES):
+            first, *others = data.split(b"\n")
+            rest.append(first)
+            if others:
+                yield [line.removesuffix(b"\r") for line in (b"".join(rest), *others[:-1])]
+                rest = [others[-1]]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"input={name}: damaged .gz file: {error}") from error
+    if last := b"".join(rest):
+        yield [last.removesuffix(b"\r")]
+
+
+def open_input(name: str | None) -> AbstractContextManager[io.BufferedReader]:
+    """A file, unpacked if its name ends in .gz; stdin without a name."""
+    if name is None:
+        return nullcontext(cast(io.BufferedReader, sys.stdin.buffer))
+    if Path(name).is_dir() or not Path(name).exists():
+        raise UserError(f"input={name}: no such file")
+    return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
+
+
+@contextmanager
+def open_output(name: str | None) -> Iterator[IO[bytes]]:
+    """A file that takes its name once it is whole (until then, NAME.partial), packed if its name ends in .gz; else stdout."""
+    if name is None:
+        yield sys.stdout.buffer
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise UserError(f"output={name}: is a folder; name a file")
+    partial = path if path.exists() and not path.is_file() else Path(name + ".partial")  # a device or a pipe stays itself
+    with partial.open("wb") as file:
+        if name.endswith(".gz"):
+            with gzip.open(file, "wb") as packed:
+                yield cast(IO[bytes], packed)
+        else:
+            yield file
+    if partial != path:
+        partial.rename(path)

@@ -1,0 +1,53 @@
+"""Several models that search as one (floor 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from translator.search.engine import Model
+
+
+class Ensemble:
+    """Models of the same vocabularies. The probability of a token is the mean of theirs."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models = models
+
+    def encode(self, source: Tensor) -> list[Any]:
+        return [model.encode(source) for model in self.models]
+
+    def start(self, memory: list[Any], mask: Tensor, *, follow_coverage: bool = False) -> _State:
+        return _State([
+            model.start(own, mask, follow_coverage=follow_coverage)
+            for model, own in zip(self.models, memory, strict=True)])
+
+    def decode_step(self, tokens: Tensor, state: _State) -> Tensor:
+        """Log-probabilities instead of logits, which makes no difference to a softmax: (B, K, V)."""
+        each = [
+            model.decode_step(tokens, own).float().log_softmax(dim=-1)
+            for model, own in zip(self.models, state.states, strict=True)]
+        return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+
+
+class _State:
+    """The states of all models, which see the same hypotheses."""
+
+    def __init__(self, states: list[Any]) -> None:
+        self.states = states
+
+    @property
+    def coverage(self) -> Tensor:
+        return torch.stack([state.coverage for state in self.states]).mean(dim=0)
+
+    def reorder(self, parents: Tensor) -> None:
+        for state in self.states:
+            state.reorder(parents)
+
+    def select(self, sentences: Tensor) -> None:
+        for state in self.states:
+            state.select(sentences)

@@ -1,0 +1,60 @@
+"""Forced decoding: what models make of outputs that are given (floor 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from translator.batching import collate
+from translator.search.hypothesis import Ids
+
+
+class Decoder(Protocol):
+    """What is asked of a model; `translator.model.Transformer` says what each does."""
+
+    output: nn.Linear
+
+    @property
+    def aligned_layer(self) -> int: ...
+
+    def encode(self, source: Tensor) -> Tensor: ...
+    def decode(
+        self, target: Tensor, memory: Tensor, mask: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]: ...
+
+
+@dataclass(frozen=True)
+class Rating:
+    """An output, token by token, EOS last."""
+
+    log_probabilities: tuple[float, ...]
+    attention: Tensor  # (tokens, source tokens), from each token to the source, of the layer that aligns best
+
+    @property
+    def log_probability(self) -> float:
+        return math.fsum(self.log_probabilities)
+
+
+@torch.inference_mode()
+def rate(
+    models: Sequence[Decoder], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device
+) -> list[Rating]:
+    """Rate `outputs` as translations of `sources`, all of which end in EOS, in one pass; models together as an ensemble."""
+    batch = collate(sources, outputs).to(device)
+    mask = (batch.source != 0)[:, None, None, :]
+    probabilities, attention = [], []
+    for model in models:
+        hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, need_weights=True)
+        logits = model.output(hidden).float()
+        probabilities.append(logits.gather(2, batch.target_out[:, :, None]).squeeze(2) - logits.logsumexp(dim=2))
+        attention.append(weights[model.aligned_layer].float().mean(dim=1))
+    log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
+    together = torch.stack(attention).mean(dim=0)  # (B, T, S)
+    return [
+        Rating(tuple(log_probabilities[i, : len(output)].tolist()), together[i, : len(output), : len(source)].cpu())
+        for i, (source, output) in enumerate(zip(sources, outputs, strict=True))]

@@ -1,0 +1,40 @@
+"""Source terms and how they must be rendered (floor 2)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from translator.errors import UserError
+
+
+class Terminology:
+    """Pairs of a source term and its target term, from a file of tab-separated lines."""
+
+    def __init__(self, pairs: dict[str, str]) -> None:
+        self.pairs = pairs
+        # The longest first: of `house` and `house boat` the latter is meant where both fit.
+        terms = sorted(map(re.escape, pairs), key=len, reverse=True)
+        self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(terms)})(?!\w)") if terms else None
+
+    @classmethod
+    def load(cls, path: Path) -> Terminology:
+        """UserError names the line that is not a pair."""
+        pairs: dict[str, str] = {}
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"search.terminology={path}: {error}") from error
+        for number, line in enumerate(lines, 1):
+            terms = [term.strip() for term in line.split("\t")]
+            if not line.strip():
+                continue
+            if len(terms) != 2 or not all(terms):
+                raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term")
+            pairs[terms[0]] = terms[1]
+        return cls(pairs)
+
+    def required(self, source: str) -> list[str]:
+        """The target terms that a translation of `source` must hold, each once."""
+        found = self._pattern.findall(source) if self._pattern else []
+        return list(dict.fromkeys(self.pairs[term] for term in found))

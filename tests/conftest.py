@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
+from translator.batching import collate
 from translator.checkpoint import RunFolder, save_tensors, weights_of
 from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig, build, from_hydra
 from translator.model import Transformer
-from translator.tokenizer import Tokenizer, train_tokenizer
+from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
 
 ROOT = Path(__file__).parent.parent
 SHARED_DATASETS = ROOT.parent / "shared" / "datasets"
@@ -96,6 +98,24 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -
     config = run_config(*overrides, "search.max_length_ratio=1", "search.max_length_extra=5", "search.max_source_tokens=100")
     folder.create(config, (tokenizer, tokenizer), {"splits": {}})
     save_tensors(folder.model_file, weights_of(random_model(vocab=len(tokenizer))))
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, run_folder: Path) -> Path:
+    """A run folder that has learned PAIRS: it says words."""
+    model = random_model(vocab=len(tokenizer))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    sources, targets = (tokenizer.encode(side) for side in zip(*PAIRS, strict=True))
+    batch = collate(sources, targets)
+    for _ in range(120):
+        optimizer.zero_grad()
+        logits = model(batch.source, batch.target_in)
+        torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.target_out, ignore_index=PAD_ID).backward()
+        optimizer.step()
+    path = tmp_path_factory.mktemp("trained") / "tiny"
+    shutil.copytree(run_folder, path)
+    save_tensors(RunFolder(path).model_file, weights_of(model))
     return path
 
 

@@ -1,0 +1,312 @@
+"""What a user can ask of translations, as text: phrases, terms, prefixes, MBR, details, sentences, jsonl, workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
+from translator.alignment import align_words
+from translator.checkpoint import RunFolder, save_tensors, weights_of
+from translator.errors import UserError
+from translator.mbr import by_expected_score
+from translator.metrics import sentence_score
+from translator.sentences import split_sentences
+from translator.terminology import Terminology
+from translator.tokenizer import UNK_ID, train_tokenizer
+from translator.translate import Request, Translator
+
+SOURCES = [source for source, _ in PAIRS[:12]]
+QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)
+SHORT = ("search.max_length=8", "search.beam_size=2")
+
+
+@pytest.fixture(scope="module")
+def translator(trained_folder: Path) -> Translator:
+    return Translator(trained_folder, device="cpu")
+
+
+def options(**changes: object):
+    return dataclasses.replace(QUICK, **changes)
+
+
+# Phrases, prefixes, terms
+
+
+def test_required_phrases_stand_in_every_translation(translator):
+    wanted = ("rote Äpfel", "Mein Bruder", "drei")
+    for translation in translator.translate(SOURCES, options(required=wanted, n_best=3)):
+        assert len(translation.texts) == 3
+        assert all(phrase in text for text in translation.texts for phrase in wanted)
+
+
+def test_a_request_s_own_phrases_and_prefix_bind_it_alone(translator):
+    requests = [Request(SOURCES[0], required=("Häuser",)), Request(SOURCES[0]), Request(SOURCES[0], prefix="Der Hund")]
+    with_phrase, plain, with_prefix = translator.translate(requests, QUICK)
+    assert "Häuser" in with_phrase.text
+    assert plain.text == translator([SOURCES[0]], QUICK)[0]
+    assert with_prefix.text.startswith("Der Hund")
+
+
+def test_every_translation_begins_with_the_prefix(translator):
+    assert all(text.startswith("Sie will") for text in translator(SOURCES, options(prefix="Sie will")))
+
+
+def test_banned_phrases_stand_in_no_translation_however_they_are_spelled(translator):
+    plain = translator.translate(SOURCES, options(n_best=4))
+    assert any("zwei" in text for t in plain for text in t.texts)
+    for translation in translator.translate(SOURCES, options(n_best=4, banned=("zwei", "Sie sieht"))):
+        assert len(translation.texts) >= 1
+        assert not translation.refused
+        for text in translation.texts:
+            assert text
+            assert "zwei" not in re.findall(r"\w+", text)
+            assert "Sie sieht" not in text
+
+
+def test_a_phrase_both_required_and_banned_is_refused(translator):
+    [result] = translator.translate(SOURCES[:1], options(required=("drei Häuser",), banned=("Häuser",)))
+    assert result.refused.startswith("must hold 'drei Häuser', which is banned")
+
+
+def test_terms_bind_the_sentences_that_hold_them(translator, tmp_path):
+    (tmp_path / "terms.tsv").write_text("red apples\tPaprika\n\nhouses\tHütten\n", encoding="utf-8")
+    found = translator.translate(
+        ["He sees two red apples.", "He sees two houses.", "He sees birdhouses."],
+        options(terminology=str(tmp_path / "terms.tsv")))
+    assert "Paprika" in found[0].text
+    assert "Hütten" in found[1].text
+    assert found[2].text == translator(["He sees birdhouses."], QUICK)[0]
+
+
+def test_terms_are_whole_words_and_the_longest_wins():
+    terms = Terminology({"house": "Haus", "house boat": "Hausboot", "C++": "C plus plus"})
+    assert terms.required("A house boat by the house, and a house.") == ["Hausboot", "Haus"]
+    assert terms.required("warehouse houses") == []
+    assert terms.required("I know C++.") == ["C plus plus"]
+    assert Terminology({}).required("house") == []
+
+
+def test_a_broken_terminology_is_named_by_line(tmp_path):
+    (tmp_path / "terms.tsv").write_text("a\tb\nno tab here\n")
+    with pytest.raises(UserError, match=r"terms\.tsv, line 2: expected a source term"):
+        Terminology.load(tmp_path / "terms.tsv")
+    with pytest.raises(UserError, match="nowhere"):
+        Terminology.load(tmp_path / "nowhere.tsv")
+
+
+# Minimum Bayes risk
+
+
+def test_minimum_bayes_risk_takes_the_candidate_most_like_the_others(translator):
+    candidates = ["der Hund bellt laut", "der Hund bellt", "eine Katze", "der Hund bellt sehr laut"]
+    for metric in ("chrf", "bleu"):
+        mean = {c: sum(sentence_score(metric, c, other) for other in candidates) for c in candidates}
+        assert by_expected_score(candidates, metric) == sorted(candidates, key=lambda c: -mean[c])
+    assert by_expected_score(["a b c", "x y z", "x y z"], "chrf")[0] == "x y z"  # drawn twice, it counts twice
+    texts = translator.translate(SOURCES[:2], options(beam_size=4, n_best=4))
+    chosen = translator.translate(SOURCES[:2], options(beam_size=4, n_best=2, mbr="chrf"))
+    for all_four, best in zip(texts, chosen, strict=True):
+        assert list(best.texts) == by_expected_score(all_four.texts, "chrf")[:2]
+        assert [all_four.hypotheses[all_four.texts.index(text)] for text in best.texts] == list(best.hypotheses)
+
+
+# Details
+
+
+def test_details_agree_with_the_search(translator):
+    found = translator.translate(SOURCES, options(max_length_extra=9))
+    details = translator.details(SOURCES, [t.text for t in found])
+    for source, translation, told in zip(SOURCES, found, details, strict=True):
+        assert len(told.pieces) == len(told.log_probabilities)
+        assert told.pieces[-1] == "</s>"
+        [ids] = translator.target_tokenizer.encode([translation.text])
+        if tuple(ids[:-1]) == translation.hypotheses[0].ids:  # a text has other spellings than the one found
+            assert sum(told.log_probabilities) == pytest.approx(translation.hypotheses[0].log_probability, abs=1e-3)
+            assert told.score == pytest.approx(translation.hypotheses[0].score, abs=1e-3)
+        assert {target for _, target in told.alignment} == set(range(len(translation.text.split())))
+        assert all(word < len(source.split()) for word, _ in told.alignment)
+
+
+def test_words_are_aligned_by_the_attention_of_all_their_pieces():
+    attention = torch.tensor([[0.4, 0.3, 0.3, 0.0], [0.4, 0.0, 0.1, 0.5], [0.1, 0.4, 0.4, 0.1], [0.0, 0.0, 0.0, 1.0]])
+    assert align_words(attention, ["▁a", "▁b", "b"], ["▁x", "x", "▁y"]) == [(0, 0), (1, 1)]
+    assert align_words(attention, [], ["▁x"]) == []
+
+
+def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):
+    texts = [text for pair in PAIRS for text in pair]
+    tokenizer = train_tokenizer(texts, tokenizer_config(byte_fallback=False, vocab_size=60))
+    model = random_model(model_config(), vocab=len(tokenizer))
+    with torch.no_grad():
+        model.output.weight[UNK_ID] = 9 * model.decoder_norm.bias  # an unknown piece is likely
+    translator = Translator.of(model, tokenizer, tokenizer, search=QUICK)
+    [plain] = translator(["She sees 東."], options(beam_size=1))
+    [copied] = translator(["She sees 東."], options(beam_size=1, copy_unknown=True))
+    assert "東" not in plain
+    assert "東" in copied
+    assert "⁇" not in copied
+
+
+# Sentences
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    ("One. Two! Three?", 3), ("Mr. Smith met J. Doe. They ate.", 2), ("It cost 3.50 euros. Fine.", 2), ("no end", 1),
+    ('He said "Go." Then he went.', 2), ("e.g. this one", 1), ("一つ。二つ。「三つ。」四つ", 4), ("", 1), ("Wait... what? Yes.", 2)])
+def test_sentences_end_where_a_reader_would_say(text, count):
+    assert len(split_sentences(text)) == count
+
+
+@given(st.text(alphabet="aB .!?。\n\"'”)…", max_size=60))
+def test_sentences_put_together_are_the_text(text):
+    assert "".join(split_sentences(text)) == text
+
+
+def test_a_text_longer_than_any_in_training_is_translated_by_sentences(translator):
+    translator.longest = max(len(ids) for ids in translator.source_tokenizer.encode(SOURCES[:3]))
+    try:
+        together, alone = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], QUICK)
+        assert together.sentences == 3
+        assert together.text == " ".join(translator(SOURCES[:3], QUICK))
+        assert alone.sentences == 1
+        [whole] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=False))
+        assert whole.sentences == 1
+    finally:
+        translator.longest = None
+
+
+# Several runs, other precisions
+
+
+def test_runs_translate_together_if_they_share_a_vocabulary(trained_folder, translator, tmp_path, tokenizer):
+    twice = Translator(trained_folder, trained_folder, device="cpu")
+    assert twice(SOURCES[:4], QUICK) == translator(SOURCES[:4], QUICK)
+    other = RunFolder(tmp_path / "other")
+    words = train_tokenizer([text for pair in PAIRS for text in pair], tokenizer_config(vocab_size=300))
+    other.create(RunFolder(trained_folder).load_config(), (words, words), {"splits": {}})
+    save_tensors(other.model_file, weights_of(random_model(vocab=len(words))))
+    with pytest.raises(UserError, match=r"other: its vocabulary is not that of"):
+        Translator(trained_folder, other.path, device="cpu")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_other_precisions_stay_close(trained_folder, translator, precision):
+    fast = Translator(trained_folder, device="cpu", precision=precision)
+    exact = translator.details(SOURCES, SOURCES)
+    for ours, theirs in zip(fast.details(SOURCES, SOURCES), exact, strict=True):
+        assert sum(ours.log_probabilities) == pytest.approx(sum(theirs.log_probabilities), rel=0.05)
+    assert all(t.hypotheses for t in fast.translate(SOURCES, QUICK))
+
+
+# The command line
+
+
+def run(script, trained_folder, *arguments, stdin=b"", **environment):
+    return script("translate", f"run={trained_folder}", "device=cpu", *SHORT, *arguments, stdin=stdin, **environment)
+
+
+def test_objects_come_and_go_by_line(script, trained_folder, translator, tmp_path):
+    lines = [
+        {"source": SOURCES[0], "id": 7, "prefix": "Der"}, {"source": SOURCES[1], "required": ["Häuser"]}, {"source": ""},
+        {"text": "x"}, {"source": SOURCES[2], "required": "Häuser"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken\n", encoding="utf-8")
+    result = run(script, trained_folder, f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out.jsonl.gz'}", "details=true",
+                 "search.n_best=2")
+    assert result.returncode == 2
+    warned = [line for line in result.stderr.decode().splitlines() if "longest length" not in line]
+    assert [line.split(":")[0] for line in warned] == ["line 4", "line 5", "line 6"]
+    with gzip.open(tmp_path / "out.jsonl.gz", "rt", encoding="utf-8") as file:
+        out = [json.loads(line) for line in file]
+    assert len(out) == 6
+    assert out[0]["id"] == 7
+    assert out[0]["translation"].startswith("Der")
+    assert "Häuser" in out[1]["translation"]
+    for answer in out[:2]:
+        assert [len(answer["n_best"]), answer["n_best"][0]["translation"]] == [2, answer["translation"]]
+        assert answer["score"] == answer["n_best"][0]["score"] >= answer["n_best"][1]["score"]
+        assert answer["tokens"][-1]["piece"] == "</s>"
+        assert all("-" in link for link in answer["alignment"].split())
+    assert out[2]["translation"] == ""
+    assert all(answer["refused"].endswith("not translated") for answer in out[3:])
+
+
+def test_workers_answer_as_one_process_does(script, trained_folder, tmp_path):
+    lines = [SOURCES[i % 12] if i % 5 else "" for i in range(700)]  # more than one share
+    (tmp_path / "in.txt").write_text("\n".join([*lines, "caf"]) + "\n", encoding="utf-8")
+    alone, together = (
+        run(script, trained_folder, f"input={tmp_path / 'in.txt'}", f"workers={workers}", "search.max_length=3")
+        for workers in (1, 2))
+    assert together.returncode == 0, together.stderr
+    assert together.stdout == alone.stdout
+    assert together.stdout.count(b"\n") == 701
+
+
+def test_given_translations_are_scored_instead(script, trained_folder, translator, tmp_path):
+    (tmp_path / "en.txt").write_text("\n".join(SOURCES[:3]) + "\n", encoding="utf-8")
+    targets = [target for _, target in PAIRS[:3]]
+    (tmp_path / "de.txt").write_text("\n".join(targets) + "\n", encoding="utf-8")
+    files = (f"input={tmp_path / 'en.txt'}", f"translations={tmp_path / 'de.txt'}")
+    result = run(script, trained_folder, *files)
+    expected = [details.score for details in translator.details(SOURCES[:3], targets)]
+    assert [float(line) for line in result.stdout.split()] == pytest.approx(expected, abs=1e-4)
+    objects = [json.loads(line) for line in run(script, trained_folder, *files, "output_format=jsonl").stdout.splitlines()]
+    assert [o["translation"] for o in objects] == targets
+    (tmp_path / "de.txt").write_text("\n".join(targets[:2]) + "\n", encoding="utf-8")
+    assert_user_error(run(script, trained_folder, *files, f"output={tmp_path / 'scores'}"), "de.txt", "ends before line 3")
+
+
+def test_several_runs_on_the_command_line(script, trained_folder, translator):
+    result = script("translate", f"run=[{trained_folder},{trained_folder}]", "device=cpu", *SHORT, stdin=SOURCES[0].encode())
+    short = search_config(max_length=8, beam_size=2, max_source_tokens=1024)
+    assert result.stdout.decode().strip() == translator([SOURCES[0]], short)[0]
+
+
+@pytest.mark.parametrize(("option", "words"), [
+    ("search.groups=3", ["search.groups", "divide"]), ("search.top_p=0", ["search.top_p"]), ("workers=0", ["workers"]),
+    ("search.temperature=0", ["search.temperature"]), ("search.repetition_penalty=0.5", ["search.repetition_penalty"]),
+    ("search.terminology=/nowhere", ["search.terminology=/nowhere"]), ("translations=/nowhere", ["/nowhere"]),
+    ("precision=int4", ["precision", "int8"])])
+def test_mistakes_are_one_line(script, trained_folder, option, words):
+    assert_user_error(run(script, trained_folder, option, stdin=b"x\n"), *words)
+
+
+def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):
+    short = search_config(max_length=8, beam_size=2, max_source_tokens=1024)
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "scripts/translate.py", f"run={trained_folder}", "device=cpu", *SHORT], cwd=ROOT, stdin=child,
+        stdout=child, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "dumb"})
+    os.close(child)
+
+    def until(text: str) -> str:
+        seen, end = "", time.monotonic() + 60
+        while text not in seen and time.monotonic() < end:
+            if select.select([parent], [], [], 0.2)[0]:
+                seen += os.read(parent, 4096).decode(errors="replace")
+        assert text in seen, seen
+        return seen
+
+    until("> ")
+    expected = translator([SOURCES[0]], short)[0].split()[0]
+    os.write(parent, SOURCES[0].encode() + b"\n")
+    until(expected)
+    os.write(parent, b"\x1b[A\n")  # the arrow up brings the line again
+    assert SOURCES[0] in until(expected)
+    os.write(parent, b"\x04")
+    assert process.wait(timeout=60) == 0
+    os.close(parent)

@@ -331,28 +331,30 @@ def test_greedy_steps_equal_the_full_pass(options):
         for token in x.split(1, dim=1):
             past.reorder(torch.zeros(2, 1, dtype=torch.long))
             past.append(1)
-            assert past.mask is None  # one hypothesis sees all that came before
+            assert int(past.mask.sum()) == past.entries  # one hypothesis sees all that came before
             steps.append(attention.step(token, cache, past))
         torch.testing.assert_close(torch.cat(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 
 def test_the_cache_keeps_all_tokens_as_it_grows_and_any_choice_of_sentences():
-    cache = KeyValueCache()
+    cache, past = KeyValueCache(), Past(torch.device("cpu"))
     cache.select(torch.tensor([0, 0]))  # nothing decoded yet: nothing to do
-    tokens = torch.randn(2, 70, 3, H, 1, K)  # keys and values, of 70 steps, of 3 sentences
+    tokens = torch.randn(2, 200, 3, H, 1, K)  # keys and values, of 200 steps, of 3 sentences
     places = set()
-    for t in range(70):
-        keys, values = cache.append(*tokens[:, t])
-        places.add(keys.data_ptr())
-        assert keys.shape == values.shape == (3, H, t + 1, K)
+    for t in range(200):
+        past.append(1)
+        cache.write(*tokens[:, t], past)
+        places.add(cache.keys.data_ptr())
     expected = tokens.squeeze(-2).permute(0, 2, 3, 1, 4)
-    assert torch.equal(keys, expected[0])
-    assert torch.equal(values, expected[1])
-    assert len(places) <= 4  # grown by doubling, not anew at every step
+    assert torch.equal(cache.keys[:, :, :200], expected[0])
+    assert torch.equal(cache.values[:, :, :200], expected[1])
+    assert not cache.values[:, :, 200:].any()  # what nobody attends to must not be NaN
+    assert len(places) <= 6  # grown by half, not anew at every step
     sentences = torch.tensor([2, 0])
     cache.select(sentences)
-    keys, _ = cache.append(torch.zeros(2, H, 1, K), torch.zeros(2, H, 1, K))
-    assert torch.equal(keys[:, :, :70], expected[0][sentences])
+    past.append(1)
+    cache.write(torch.zeros(2, H, 1, K), torch.zeros(2, H, 1, K), past)
+    assert torch.equal(cache.keys[:, :, :200], expected[0][sentences])
 
 
 def test_dropout_of_the_fused_path_drops_weights_and_keeps_their_mean():

@@ -109,7 +109,7 @@ def greedy(toy: Toy, source: int) -> Prefix:
     """The most probable token again and again, written as plainly as can be."""
     prefix: Prefix = (BOS_ID,)
     while len(prefix) - 1 < LIMIT:
-        logits = toy.logits(source, prefix).clone()
+        logits = toy.table(source, prefix).clone()
         logits[NEVER,] = -torch.inf
         token = int(logits.argmax())
         if token == EOS_ID:
@@ -201,8 +201,8 @@ def test_no_sentences_give_no_outputs() -> None:
 
 def test_half_precision_logits_are_normalised_in_float32() -> None:
     full = random_toy(4)
-    half = Toy(lambda source, prefix: full.logits(source, prefix).bfloat16())
-    rounded = Toy(lambda source, prefix: full.logits(source, prefix).bfloat16().float())
+    half = Toy(lambda source, prefix: full.table(source, prefix).bfloat16())
+    rounded = Toy(lambda source, prefix: full.table(source, prefix).bfloat16().float())
     assert search(half, sources(4, 5), toy_config(n_best=4)) == search(rounded, sources(4, 5), toy_config(n_best=4))
 
 

@@ -179,7 +179,7 @@ def renormalised(toy: Toy, ids: Prefix, limit: int) -> float:
     probability, prefix = 1.0, (BOS_ID,)
     for token in (*ids, EOS_ID):
         at_limit = len(prefix) - 1 >= limit
-        allowed = toy.logits(4, prefix)[[EOS_ID] if at_limit else [EOS_ID, *WORDS]].softmax(-1)
+        allowed = toy.table(4, prefix)[[EOS_ID] if at_limit else [EOS_ID, *WORDS]].softmax(-1)
         probability *= float(allowed[0 if at_limit else [EOS_ID, *WORDS].index(token)])
         prefix += (token,)
     return probability
@@ -215,7 +215,7 @@ def test_samples_follow_from_seed_and_sentence_alone() -> None:
 
 def test_an_ensemble_searches_by_the_mean_of_probabilities() -> None:
     toys = [random_toy(seed) for seed in range(3)]
-    mean = Toy(lambda source, prefix: torch.stack([t.logits(source, prefix).softmax(-1) for t in toys]).mean(0).log())
+    mean = Toy(lambda source, prefix: torch.stack([t.table(source, prefix).softmax(-1) for t in toys]).mean(0).log())
     for config in (toy_config(n_best=4), toy_config(beam_size=EXHAUSTIVE, n_best=9)):
         expected = search(mean, sources(4, 5), config)
         for ours, theirs in zip(search(Ensemble(toys), sources(4, 5), config), expected, strict=True):

@@ -38,7 +38,7 @@ class Toy:
     """A language model that is a table: logits as a function of the source's first token and of all tokens so far."""
 
     def __init__(self, logits: Callable[[int, Prefix], Tensor]) -> None:
-        self.logits = cache(logits)
+        self.table = cache(logits)
         self.steps = 0
         self.most_sentences: list[int] = []
 
@@ -55,8 +55,11 @@ class Toy:
             [prefix + (token,) for prefix, token in zip(prefixes, new, strict=True)]
             for prefixes, new in zip(state.prefixes, tokens.tolist(), strict=True)]
         return torch.stack([
-            torch.stack([self.logits(source, prefix) for prefix in prefixes])
+            torch.stack([self.table(source, prefix) for prefix in prefixes])
             for source, prefixes in zip(state.sources, state.prefixes, strict=True)])
+
+    def logits(self, decoded: Tensor, sentences: slice) -> Tensor:
+        return decoded[sentences]
 
 
 def random_toy(seed: int, *, vocab: int = VOCAB) -> Toy:
@@ -88,7 +91,7 @@ def every_output(
 ) -> Iterator[tuple[Prefix, float]]:
     """Each possible output with its log-probability, EOS among its tokens; that of repeated tokens times `penalty`."""
     def extend(prefix: Prefix, total: float) -> Iterator[tuple[Prefix, float]]:
-        log_probabilities = toy.logits(source, prefix).double().log_softmax(-1).tolist()
+        log_probabilities = toy.table(source, prefix).double().log_softmax(-1).tolist()
         for token in set(prefix):
             log_probabilities[token] *= penalty
         length = len(prefix) - 1

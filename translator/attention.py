@@ -18,8 +18,10 @@ from torch.nn import functional as F
 from translator.dropout import dropout
 from translator.positions import RelativeBias, RotaryPositions
 
-# On a CPU the formula outruns the fused kernel up to about this many keys: 6 x in bf16 at 16 keys, level at 128.
-CPU_FUSED_FROM = 128
+# On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys.
+CPU_FUSED_FROM = 512
+# Entries by which the room for decoded tokens grows, at least.
+ROOM_STEP = 32
 # Fewest queries that windowed attention takes together: smaller products do not keep a processor busy.
 WINDOW_BLOCK = 64
 
@@ -136,84 +138,86 @@ def windowed_attention(
     return heads.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
-class KeyValueCache:
-    """Keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side: (B, H, entries, K).
-
-    Room for more is made by doubling, so that each step writes in place.
-    """
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the newest tokens' keys and values (B, H, hypotheses, K); return those of all tokens."""
-        start, self.entries = self.entries, self.entries + keys.size(2)
-        self._keys = self._with_room(self._keys, keys, start)
-        self._values = self._with_room(self._values, values, start)
-        self._keys[:, :, start : self.entries] = keys
-        self._values[:, :, start : self.entries] = values
-        return self._keys[:, :, : self.entries], self._values[:, :, : self.entries]
-
-    def select(self, sentences: Tensor) -> None:
-        """Keep only these sentences (B',), in this order."""
-        if self._keys is not None and self._values is not None:
-            self._keys = self._keys.index_select(0, sentences)
-            self._values = self._values.index_select(0, sentences)
-
-    def _with_room(self, held: Tensor | None, new: Tensor, start: int) -> Tensor:
-        if held is not None and held.size(2) >= self.entries:
-            return held
-        batch, heads, _, width = new.shape
-        grown = new.new_empty(batch, heads, max(16, 2 * self.entries), width)
-        if held is not None:
-            grown[:, :, :start] = held[:, :, :start]
-        return grown
-
-
 class Past:
-    """Where the entries of the caches stand, and which of them each hypothesis descends from.
+    """Where the tokens decoded so far stand, and which of them each hypothesis descends from.
 
     A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
-    where they were written, and each hypothesis is told which ones are its own: a mask, gathered by parent.
+    in the entry where they were written, and each hypothesis is told which entries are its own: a mask, gathered by parent.
+    There is room for more entries than are taken, since products of whole buffers are much faster than of parts.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.length = 0  # tokens of each hypothesis
-        self.positions = torch.empty(0, dtype=torch.long, device=device)  # (entries,)
-        self._sees: Tensor | None = None  # (B, K, entries); None while each sentence has had but one hypothesis: it sees all
+        self.entries = 0  # taken
+        self.positions = torch.zeros(0, dtype=torch.long, device=device)  # (room,)
+        self._sees: Tensor | None = None  # (B, K, room); None while each sentence has had but one hypothesis: it sees all
+
+    @property
+    def room(self) -> int:
+        return len(self.positions)
 
     @property
     def now(self) -> Tensor:
         """The position of the newest tokens: (1,)."""
-        return self.positions[-1:]
+        return self.positions[self.entries - 1 : self.entries]
 
     @property
-    def mask(self) -> Tensor | None:
-        """The entries that each hypothesis may attend to: (B, 1, K, entries), None for all."""
-        return None if self._sees is None else self._sees[:, None]
+    def mask(self) -> Tensor:
+        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, room)."""
+        if self._sees is None:
+            return (torch.arange(self.room, device=self.positions.device) < self.entries)[None, None, None]
+        return self._sees[:, None]
 
     def append(self, hypotheses: int) -> None:
         """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
-        self.positions = torch.cat([self.positions, self.positions.new_full((hypotheses,), self.length)])
-        self.length += 1
+        first, self.entries = self.entries, self.entries + hypotheses
+        if self.entries > self.room:
+            more = -(-(self.entries + self.room // 2) // ROOM_STEP) * ROOM_STEP - self.room
+            self.positions = F.pad(self.positions, (0, more))
+            self._sees = None if self._sees is None else F.pad(self._sees, (0, more))
+        self.positions[first : self.entries] = self.length
         if self._sees is not None:
-            itself = torch.eye(hypotheses, dtype=torch.bool, device=self.positions.device)
-            self._sees = torch.cat([self._sees, itself.expand(len(self._sees), -1, -1)], dim=2)
+            self._sees[:, :, first : self.entries] = torch.eye(hypotheses, dtype=torch.bool, device=self.positions.device)
+        self.length += 1
 
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis k of sentence b goes on from hypothesis parents[b, k]; parents (B, K)."""
         if self._sees is None:
             if parents.size(1) == 1:
                 return
-            self._sees = torch.ones(len(parents), 1, len(self.positions), dtype=torch.bool, device=parents.device)
-        self._sees = self._sees.gather(1, parents[:, :, None].expand(-1, -1, len(self.positions)))
+            self._sees = self.mask[0].expand(len(parents), -1, -1)
+        self._sees = self._sees.gather(1, parents[:, :, None].expand(-1, -1, self.room))
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
         if self._sees is not None:
             self._sees = self._sees[sentences]
+
+
+class KeyValueCache:
+    """One layer's keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side.
+
+    Each (B, H, room, K), by the entries of a `Past`; zero where none is taken.
+    """
+
+    def __init__(self) -> None:
+        self.keys = self.values = torch.empty(0)
+
+    def write(self, keys: Tensor, values: Tensor, past: Past) -> None:
+        """Enter the newest tokens' keys and values, (B, H, hypotheses, K), which `past` has counted."""
+        newest = slice(past.entries - keys.size(2), past.entries)
+        if not self.keys.numel():
+            self.keys, self.values = (new.new_zeros(*new.shape[:2], past.room, new.size(3)) for new in (keys, values))
+        elif self.keys.size(2) < past.room:
+            more = past.room - self.keys.size(2)
+            self.keys, self.values = (F.pad(held, (0, 0, 0, more)) for held in (self.keys, self.values))
+        self.keys[:, :, newest] = keys
+        self.values[:, :, newest] = values
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep only these sentences (B',), in this order."""
+        if self.keys.numel():
+            self.keys, self.values = self.keys[sentences], self.values[sentences]
 
 
 class MultiHeadAttention(nn.Module):
@@ -288,12 +292,13 @@ class MultiHeadAttention(nn.Module):
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
         queries, keys, values = (self._split_heads(W(x)) for W in (self.W_q, self.W_k, self.W_v))
-        keys, values = cache.append(self._turn(keys, past.now), values)
-        mask, positions = past.mask, past.positions
-        if self.window is not None and past.length > self.window + 1:  # the rest is out of reach
-            first = int(torch.searchsorted(positions, past.length - 1 - self.window))
-            keys, values, positions = keys[:, :, first:], values[:, :, first:], positions[first:]
-            mask = None if mask is None else mask[..., first:]
+        cache.write(self._turn(keys, past.now), values, past)
+        keys, values, mask, positions = cache.keys, cache.values, past.mask, past.positions
+        if self.window is not None:  # the rest is out of reach
+            first = int(torch.searchsorted(positions[: past.entries], past.length - 1 - self.window))
+            near = slice(first, past.entries)
+            keys, values, positions = keys[:, :, near].contiguous(), values[:, :, near].contiguous(), positions[near]
+            mask = mask[..., near]
         bias = None if self.relative is None else self.relative(past.now, positions)
         return self._weigh(self._turn(queries, past.now), keys, values, mask, bias)[0]
 

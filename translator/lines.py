@@ -18,7 +18,7 @@ from translator.translate import Details, Request, Translation
 
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
-READ_BYTES = 1 << 15
+READ_BYTES = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,7 +149,7 @@ class Transformer(nn.Module):
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
     def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, K); logits for the next, (B, K, V). Updates `state`."""
+        """Feed the newest token of every hypothesis, (B, K); (B, K, D), of which `logits` tells the next. Updates `state`."""
         start = state.past.length
         state.past.append(tokens.size(1))
         x = self.target_embedding(tokens.view(-1, 1), start=start).view(*tokens.shape, -1)  # (B, K, D)
@@ -159,7 +159,11 @@ class Transformer(nn.Module):
             x, weights = layer.step(x, cache, state.past, keys, values, state.mask, need_weights=follow)
             if weights is not None and state.coverage is not None:
                 state.coverage = state.coverage + weights.mean(dim=1)
-        return self.output(self.decoder_norm(x))
+        return self.decoder_norm(x)
+
+    def logits(self, decoded: Tensor, sentences: slice) -> Tensor:
+        """Logits for the next token of some sentences' hypotheses, of what a step has decoded: (B', K, V)."""
+        return self.output(decoded[sentences])
 
     @property
     def aligned_layer(self) -> int:

@@ -186,14 +186,15 @@ class Translator:
         sentences = [text]
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
             sentences = split_sentences(text)
-        [prefix] = self.target_tokenizer.encode([options.prefix + request.prefix])
+        prefix = options.prefix + request.prefix
+        prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1] if prefix else []
         units = []
         for number, sentence in enumerate(sentences):
             ids = self.source_tokenizer.encode([sentence])[0] if len(sentences) > 1 else ids
             if len(ids) > options.max_source_tokens:
                 return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
             units.append(_Unit(
-                ids, sentence, [] if number else prefix[:-1], (*required, *terminology.required(sentence))))
+                ids, sentence, [] if number else prefix_ids, (*required, *terminology.required(sentence))))
         return units
 
     def _within_positions(self, options: SearchConfig) -> SearchConfig:

@@ -23,6 +23,8 @@ NEVER = (PAD_ID, UNK_ID, BOS_ID)
 # Steps between two looks at which sentences are done: each look makes a GPU wait.
 LOOK_EVERY = {"cpu": 1}
 LOOK_EVERY_ELSEWHERE = 8
+# Probabilities worked out at once on a CPU.
+AT_ONCE = 1 << 20
 
 
 class Model(Protocol):
@@ -30,7 +32,8 @@ class Model(Protocol):
 
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
-    def decode_step(self, tokens: Tensor, state: Any) -> Tensor: ...
+    def decode_step(self, tokens: Tensor, state: Any) -> Any: ...
+    def logits(self, decoded: Any, sentences: slice) -> Tensor: ...
 
 
 @torch.inference_mode()
@@ -136,6 +139,7 @@ class _Beams:
         # Where two may be equal, all are kept, to be told apart in the end.
         kept = config.beam_size if config.sampling or config.groups > 1 else config.n_best
         self.finished = _Finished.none(count, kept, device)
+        self.at_once = 1  # sentences whose probabilities are worked out together
         self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
         self._note_limits()
 
@@ -153,35 +157,47 @@ class _Beams:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
-        log_probabilities = self.model.decode_step(self.tokens[:, :, -1], self.state).float().log_softmax(dim=-1)  # (B, K, V)
-        unruled = log_probabilities.clone() if self.phrases else log_probabilities
-        self._rule(log_probabilities)
-        length = self.tokens.size(2) - 1
-        if self.sampling is not None:
-            return self.sampling.continuations(self.scores, log_probabilities, self.sentences, length)
-        if self.phrases is not None:
-            room = self.most - length - 1
-            return self.phrases.continuations(
-                self.scores, log_probabilities, unruled, self.places, self.sentences, room)
-        return best_continuations(self.scores, log_probabilities, self.places, self.config)
+        """What lives on, found for some sentences at a time, whose probabilities a processor's cache can hold."""
+        decoded = self.model.decode_step(self.tokens[:, :, -1], self.state)
+        count = len(self.sentences)
+        parts, first = [], 0
+        while first < count:
+            some = slice(first, first + self.at_once)
+            log_probabilities = self.model.logits(decoded, some).float().log_softmax(dim=-1)  # (B', K, V)
+            self.at_once = _sentences_at_once(log_probabilities, count)
+            parts.append(self._choose(log_probabilities, some))
+            first = some.stop
+        return parts[0] if len(parts) == 1 else Continuations(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _rule(self, log_probabilities: Tensor) -> None:
-        """Rule out, in place, the tokens that must not come next: (B, K, V)."""
+    def _choose(self, log_probabilities: Tensor, some: slice) -> Continuations:
+        unruled = log_probabilities.clone() if self.phrases else log_probabilities
+        self._rule(log_probabilities, some)
+        length = self.tokens.size(2) - 1
+        scores, sentences, places = self.scores[some], self.sentences[some], self.places[some]
+        if self.sampling is not None:
+            return self.sampling.continuations(scores, log_probabilities, sentences, length)
+        if self.phrases is not None:
+            room = self.most[some] - length - 1
+            return self.phrases.continuations(scores, log_probabilities, unruled, places, sentences, room)
+        return best_continuations(scores, log_probabilities, places, self.config)
+
+    def _rule(self, log_probabilities: Tensor, some: slice) -> None:
+        """Rule out, in place, the tokens that must not come next: (B', K, V)."""
         length = self.tokens.size(2) - 1
         forced = None
         if self.prefixes is not None and length < self.prefixes.size(1):
-            token = self.prefixes[self.sentences, length][:, None, None].expand(-1, self.tokens.size(1), -1)  # (B, K, 1)
-            forced = token, log_probabilities.gather(2, token)
+            token = self.prefixes[self.sentences[some], length][:, None, None].expand(-1, self.tokens.size(1), -1)
+            forced = token, log_probabilities.gather(2, token)  # (B', K, 1)
         for rule in self.rules:
-            rule(log_probabilities, self.tokens)
+            rule(log_probabilities, self.tokens[some])
         for never in NEVER:
             if not (never == UNK_ID and self.config.copy_unknown):
                 log_probabilities[:, :, never] = -torch.inf
         if length < self.last_minimum:
-            log_probabilities[:, :, EOS_ID].masked_fill_((self.fewest > length)[:, None], -torch.inf)
+            log_probabilities[:, :, EOS_ID].masked_fill_((self.fewest[some] > length)[:, None], -torch.inf)
         if length >= self.first_limit:
             ending = log_probabilities[:, :, EOS_ID].clone()
-            log_probabilities.masked_fill_((self.most <= length)[:, None, None], -torch.inf)
+            log_probabilities.masked_fill_((self.most[some] <= length)[:, None, None], -torch.inf)
             log_probabilities[:, :, EOS_ID] = ending
         if forced is not None:
             token, value = forced
@@ -201,9 +217,11 @@ class _Beams:
         best_open = self.scores.amax(dim=1)
         bound = best_open / length_penalty(self.most + 1, self.config)
         open_still = (best_open > -torch.inf) & (bound > self.finished.scores[:, -1])
-        keep, done = open_still.nonzero().flatten(), (~open_still).nonzero().flatten()
-        if not len(done):
+        by_need = (~open_still).sort(stable=True).indices  # those still open come first
+        size = _batch_size(int(open_still.sum()))
+        if size >= len(self.sentences):
             return
+        keep, done = by_need[:size].sort().values, by_need[size:]
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
@@ -219,6 +237,21 @@ class _Beams:
         self.last_minimum = int(self.fewest.max()) if any_left else 0
         self.first_limit = int(self.most.min()) if any_left else 0
         self.last_step = int(self.most.max()) if any_left else 0
+
+
+def _batch_size(sentences: int) -> int:
+    """The least number of at least so many that is one of four an octave.
+
+    Libraries prepare a product anew for each shape they meet, which on a CPU costs as much as a small one itself. So sentences
+    leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
+    """
+    step = max(1, 1 << max(0, sentences.bit_length() - 3))
+    return -(-sentences // step) * step
+
+
+def _sentences_at_once(log_probabilities: Tensor, count: int) -> int:
+    """How many sentences to take together, by the size of what one takes: all but on a CPU."""
+    return max(1, AT_ONCE // log_probabilities[0].numel()) if log_probabilities.device.type == "cpu" else count
 
 
 def _padded(rows: list[Ids] | Any, device: torch.device) -> Tensor:

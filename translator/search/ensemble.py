@@ -26,11 +26,14 @@ class Ensemble:
             model.start(own, mask, follow_coverage=follow_coverage)
             for model, own in zip(self.models, memory, strict=True)])
 
-    def decode_step(self, tokens: Tensor, state: _State) -> Tensor:
-        """Log-probabilities instead of logits, which makes no difference to a softmax: (B, K, V)."""
+    def decode_step(self, tokens: Tensor, state: _State) -> list[Any]:
+        return [model.decode_step(tokens, own) for model, own in zip(self.models, state.states, strict=True)]
+
+    def logits(self, decoded: list[Any], sentences: slice) -> Tensor:
+        """Log-probabilities instead of logits, which makes no difference to a softmax: (B', K, V)."""
         each = [
-            model.decode_step(tokens, own).float().log_softmax(dim=-1)
-            for model, own in zip(self.models, state.states, strict=True)]
+            model.logits(own, sentences).float().log_softmax(dim=-1)
+            for model, own in zip(self.models, decoded, strict=True)]
         return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
 
 

@@ -88,7 +88,7 @@ class RequiredPhrases:
                     candidates += _continue(parent, start, progress, steps, space)
             chosen.append(_allocate(candidates, open_places))
             self.progress[sentence] = [candidate.progress for candidate in chosen[-1]]
-        return _as_tensors(chosen, scores)
+        return _as_tensors(chosen, self.beam_size, scores)
 
 
 def _continue(
@@ -111,9 +111,8 @@ def _allocate(candidates: list[Candidate], places: int) -> list[Candidate]:
     return [candidate for _, _, candidate in sorted(ranked, key=lambda r: r[:2])[:places]]
 
 
-def _as_tensors(chosen: list[list[Candidate]], scores: Tensor) -> Continuations:
-    """Rows of equal length, filled up with hypotheses that are not open."""
-    width = max(1, max(map(len, chosen)))
+def _as_tensors(chosen: list[list[Candidate]], width: int, scores: Tensor) -> Continuations:
+    """Rows of equal width, filled up with hypotheses that are not open."""
     filler = Candidate(-torch.inf, 0, EOS_ID, Progress(frozenset()))
     rows = [row + [filler] * (width - len(row)) for row in chosen]
     totals = torch.tensor([[c.total for c in row] for row in rows], dtype=scores.dtype, device=scores.device)

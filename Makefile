@@ -33,7 +33,7 @@ endif
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)
 
-bench: $(READY) $(DATA) ## Measure the speed of training, and with --run=RUN of decoding
+bench: $(READY) $(DATA) ## Measure the speed of training, or with --run=RUN of decoding
 	@$(BIN)/python scripts/benchmark.py $(ARGS)
 
 growth: $(READY) ## Measure how the cost of training grows: docs/growth.md

@@ -1,6 +1,6 @@
 """Measure speed: `python scripts/benchmark.py data=multi30k model=small`. Overrides are those of scripts/train.py.
 
-With --run RUN, decoding with that run is measured too. With --compare BEFORE AFTER, two reports are set side by side.
+With --run RUN, decoding with that run is measured instead. With --compare BEFORE AFTER, two reports are set side by side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from translator.device import resolve_device, resolve_precision, tune_cpu
 from translator.errors import one_line_errors
 from translator.tracking import say
 from translator.trainer import Trainer, new_model
-from translator.translate import Translator
+from translator.workers import Job
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -31,7 +31,9 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="options of training, as for scripts/train.py")
     parser.add_argument("--updates", type=positive, default=20, help="updates in a stretch that is timed (20)")
     parser.add_argument("--repeats", type=positive, default=5, help="stretches, whose medians are given (5)")
-    parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split")
+    parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split instead")
+    parser.add_argument("--decode-in", choices=["fp32", "bf16", "int8"], default="fp32", help="precision of decoding (fp32)")
+    parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
     parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
     parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
@@ -46,10 +48,11 @@ def main() -> None:
         config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
-    translator = Translator(options.run, device=device.type) if options.run else None  # a wrong name is told at once
-    report = {"machine": describe_machine(device, precision), "training": train(config, device, precision, options)}
-    if translator is not None:
-        report["decoding"] = decode(translator, options)
+    report: dict[str, object] = {"machine": describe_machine(device, precision)}
+    if options.run:
+        report |= {"decoding_precision": options.decode_in, "workers": options.workers, "decoding": decode(device, options)}
+    else:
+        report["training"] = train(config, device, precision, options)
     text = json.dumps(report, indent=2)
     options.output.write_text(text + "\n", encoding="utf-8")
     print(text)
@@ -65,11 +68,14 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
         return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
 
 
-def decode(translator: Translator, options: argparse.Namespace) -> dict[str, object]:
+def decode(device: torch.device, options: argparse.Namespace) -> dict[str, object]:
     """The figures of translating the first test sentences of a trained run."""
-    sources = list(load_split(RunFolder(options.run).load_config().data, "test")["source"])[: options.sentences]
+    config = RunFolder(options.run).load_config()
+    job = Job((str(options.run),), device.type, options.decode_in, config.search, details=False)
+    job.load()  # a run that cannot be read is told before its data are
+    sources = list(load_split(config.data, "test")["source"])[: options.sentences]
     say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
-    return measure_decoding(translator, sources, repeats=options.repeats)
+    return measure_decoding(job, sources, repeats=options.repeats, workers=options.workers)
 
 
 def positive(text: str) -> int:

@@ -48,8 +48,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert trained.returncode == 0, trained.stderr.decode()
     report = tmp_path / "report.json"
     result = script(
-        "benchmark", *options, "--updates=2", "--repeats=3", f"--output={report}", f"--trace={tmp_path}/trace.json",
-        f"--run={tmp_path}/two", "--sentences=5")
+        "benchmark", *options, "--updates=2", "--repeats=3", f"--output={report}", f"--trace={tmp_path}/trace.json")
     assert result.returncode == 0, result.stderr.decode()
     written = json.loads(report.read_text())
     assert json.loads(result.stdout) == written
@@ -61,10 +60,16 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert training["utilisation"] > 0
     assert training["peak_memory_gib"] > 0.05
     assert 0 <= training["padding"] < 1
-    assert set(written["decoding"]) == {f"beam_{beam}_batch_{batch}" for beam, batch in DECODING}
-    assert all(row["sentences_per_second"] > 0 for row in written["decoding"].values())
     names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
     assert set(PHASES) <= names
+
+    result = script(
+        "benchmark", f"--run={tmp_path}/two", "--sentences=5", "--repeats=2", "--decode-in=int8", f"--output={tmp_path}/d.json")
+    assert result.returncode == 0, result.stderr.decode()
+    decoding = json.loads((tmp_path / "d.json").read_text())
+    assert decoding["decoding_precision"] == "int8"
+    assert set(decoding["decoding"]) == {f"beam_{beam}_batch_{batch or 'file'}" for beam, batch in DECODING}
+    assert all(row["sentences_per_second"] > 0 for row in decoding["decoding"].values())
 
     compared = script("benchmark", "--compare", str(report), str(report))
     assert compared.returncode == 0

@@ -167,7 +167,8 @@ def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):
 
 @pytest.mark.parametrize(("text", "count"), [
     ("One. Two! Three?", 3), ("Mr. Smith met J. Doe. They ate.", 2), ("It cost 3.50 euros. Fine.", 2), ("no end", 1),
-    ('He said "Go." Then he went.', 2), ("e.g. this one", 1), ("一つ。二つ。「三つ。」四つ", 4), ("", 1), ("Wait... what? Yes.", 2)])
+    ('He said "Go." Then he went.', 2), ("e.g. this one", 1), ("一つ。二つ。「三つ。」四つ", 4), ("", 1),
+    ("Wait... what? Yes.", 2)])
 def test_sentences_end_where_a_reader_would_say(text, count):
     assert len(split_sentences(text)) == count
 
@@ -225,8 +226,9 @@ def test_objects_come_and_go_by_line(script, trained_folder, translator, tmp_pat
         {"source": SOURCES[0], "id": 7, "prefix": "Der"}, {"source": SOURCES[1], "required": ["Häuser"]}, {"source": ""},
         {"text": "x"}, {"source": SOURCES[2], "required": "Häuser"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken\n", encoding="utf-8")
-    result = run(script, trained_folder, f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out.jsonl.gz'}", "details=true",
-                 "search.n_best=2")
+    result = run(
+        script, trained_folder, f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out.jsonl.gz'}", "details=true",
+        "search.n_best=2")
     assert result.returncode == 2
     warned = [line for line in result.stderr.decode().splitlines() if "longest length" not in line]
     assert [line.split(":")[0] for line in warned] == ["line 4", "line 5", "line 6"]

@@ -25,6 +25,7 @@ from translator.search.engine import NEVER
 from translator.search.hypothesis import length_limits, length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])
 @pytest.mark.parametrize("n_best", [1, 4])
 @pytest.mark.parametrize("min_length", [0, 2])
@@ -75,7 +76,7 @@ def test_a_finished_output_takes_its_place_for_good() -> None:
     first, second = torch.tensor([0, 0, 0, 0.6, 0.4, 0, 0]), torch.tensor([0, 0, 0, 0, 0.51, 0.49, 0])
     ends, goes_on = torch.eye(VOCAB)[EOS_ID] * 50, torch.zeros(VOCAB)
 
-    def logits(source: int, prefix: Prefix) -> Tensor:
+    def logits(source: int, prefix: Prefix) -> torch.Tensor:
         if len(prefix) < 3:
             return (first if len(prefix) == 1 else second).log()
         return ends if prefix[2] == 5 else goes_on

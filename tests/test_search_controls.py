@@ -92,9 +92,10 @@ def test_every_output_begins_with_its_own_prefix_whatever_the_rules(prefix: Pref
     assert all(h.ids[0] == 4 for h in found[2])
 
 
-@pytest.mark.parametrize("phrases", [[(4,)], [(4, 5)], [(4, 5), (6,)], [(4, 4), (4, 5)], [(4, 5), (5, 6)], [(5, 4), (5, 6), (5,)]])
+@pytest.mark.parametrize("phrases", [
+    [(4,)], [(4, 5)], [(4, 5), (6,)], [(4, 4), (4, 5)], [(4, 5), (5, 6)], [(5, 4), (5, 6), (5,)]])
 def test_required_phrases_are_in_the_best_output_of_all_that_hold_them(phrases: list[Prefix]) -> None:
-    """Of phrases that overlap, each is met by tokens of its own, as the search counts them."""
+    """Of phrases that overlap, each is met by tokens of its own."""
     room = 2
     for seed in range(5):
         demands = Demands(phrases=[phrases])

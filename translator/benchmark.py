@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,16 @@ from translator.errors import UserError
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer
-from translator.translate import Translator
+from translator.translate import Request, Translation
+from translator.workers import SHARE, Job, translate_all
 
 PHASES = ("data", "forward", "backward", "optimizer")
 WARM_UP_UPDATES = 5
 PROFILED_UPDATES = 10
 # Seconds for which each shape of matrix product is timed.
 PRODUCT_SECONDS = 0.2
-# Beam size, and sentences in a batch.
-DECODING = ((1, 1), (1, 32), (5, 1), (5, 32))
+# Beam size, and sentences in a batch, or as a file is translated.
+DECODING = ((1, 1), (1, 32), (1, None), (5, 1), (5, 32), (5, None))
 
 
 def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Path | None = None) -> dict[str, Any]:
@@ -51,23 +52,50 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     return figures
 
 
-def measure_decoding(translator: Translator, sources: Sequence[str], *, repeats: int) -> dict[str, Any]:
-    """Speed of greedy and beam search, one sentence at a time and in batches: medians of `repeats` passes over `sources`."""
+def measure_decoding(job: Job, sources: Sequence[str], *, repeats: int, workers: int) -> dict[str, Any]:
+    """Speed of greedy and beam search: medians of `repeats` passes over `sources`, one sentence at a time and 32 at a time.
+
+    And, as a file is translated, by so many workers in batches of search.batch_tokens: the mean of as many passes.
+    """
     figures = {}
+    translator = job.load()
     alike = sorted(sources, key=len)
     for beam_size, batch_size in DECODING:
-        options = dataclasses.replace(translator.search.plain(beam_size), batch_tokens=2**30)
-        passes = []
-        for _ in range(repeats):
-            tokens, start = 0, time.perf_counter()
-            for first in range(0, len(alike), batch_size):
-                for translation in translator.translate(alike[first : first + batch_size], options):
-                    tokens += sum(len(hypothesis.ids) for hypothesis in translation.hypotheses)
-            passes.append(time.perf_counter() - start)
-        seconds = statistics.median(passes)
-        name = f"beam_{beam_size}_batch_{batch_size}"
+        options = job.search.plain(beam_size)
+        if batch_size is None:
+            seconds, tokens = _time_file(dataclasses.replace(job, search=options), alike, repeats, workers)
+        else:
+            whole = dataclasses.replace(options, batch_tokens=2**30)
+            groups = [alike[first : first + batch_size] for first in range(0, len(alike), batch_size)]
+            passes = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                tokens = sum(_tokens(translator.translate(group, whole)) for group in groups)
+                passes.append(time.perf_counter() - start)
+            seconds = statistics.median(passes)
+        name = f"beam_{beam_size}_batch_{batch_size or 'file'}"
         figures[name] = {"sentences_per_second": len(alike) / seconds, "tokens_per_second": tokens / seconds}
     return figures
+
+
+def _time_file(job: Job, sources: Sequence[str], repeats: int, workers: int) -> tuple[float, int]:
+    """Seconds of a pass over `sources`, once the workers have started, and the tokens of its translations."""
+    requests = [Request(source) for source in sources]
+    shares = [requests[first : first + SHARE] for first in range(0, len(requests), SHARE)]
+    answered = tokens = 0
+    start = 0.0
+    for group in translate_all(job, itertools.chain.from_iterable([shares] * (1 + repeats)), workers=workers):
+        answered += len(group)
+        if start:
+            tokens += _tokens([translation for translation, _ in group])
+        elif answered >= len(requests):  # the first pass is warm-up
+            start = time.perf_counter()
+    return (time.perf_counter() - start) / repeats, tokens // repeats
+
+
+def _tokens(translations: Sequence[Translation]) -> int:
+    """The tokens of the best outputs, EOS among them."""
+    return sum(1 + len(translation.hypotheses[0].ids) for translation in translations if translation.hypotheses)
 
 
 def model_flops(model: Transformer, batch: Batch) -> int:
@@ -117,7 +145,7 @@ def describe_machine(device: torch.device, precision: torch.dtype) -> dict[str, 
 
 
 def _all_batches(trainer: Trainer) -> Iterator[Batch]:
-    for epoch in count():
+    for epoch in itertools.count():
         yield from trainer.batches.batches(epoch)
 
 

@@ -1,4 +1,4 @@
-# Every target makes what it needs on first use: .venv with the tested versions, and the default data.
+# Every target makes what it needs on first use: .venv with the tested versions; scripts fetch the default data when they need it.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
@@ -6,8 +6,6 @@ TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
-# What a training needs of it: nothing, where ARGS name other data, or an experiment, which has its own.
-DATA = $(if $(or $(findstring data=,$(ARGS)),$(findstring experiment=,$(ARGS)),$(findstring --compare,$(ARGS))),,$(TATOEBA))
 
 .DEFAULT_GOAL := help
 .PHONY: help train evaluate translate board bench growth data test lint setup clean
@@ -17,7 +15,7 @@ help: ## Show this list
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-train: $(READY) $(DATA) ## Train a model, or go on with an interrupted training
+train: $(READY) ## Train a model, or go on with an interrupted training
 	@$(BIN)/python scripts/train.py $(ARGS)
 
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
@@ -33,7 +31,7 @@ endif
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)
 
-bench: $(READY) $(DATA) ## Measure the speed of training, or with --run=RUN of decoding
+bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
 	@$(BIN)/python scripts/benchmark.py $(ARGS)
 
 growth: $(READY) ## Measure how the cost of training grows: docs/growth.md

@@ -19,6 +19,7 @@ from translator.config import RunConfig, from_hydra
 from translator.data import load_split, prepare
 from translator.device import resolve_device, resolve_precision, tune_cpu
 from translator.errors import one_line_errors
+from translator.tatoeba import fetch_default
 from translator.tracking import say
 from translator.trainer import Trainer, new_model
 from translator.workers import Job
@@ -60,6 +61,7 @@ def main() -> None:
 
 def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
     """The figures of training a fresh model as `config` says."""
+    fetch_default(config.data.path)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
     model = new_model(config, corpus).to(device)
     with tempfile.TemporaryDirectory() as folder:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from translator.errors import one_line_errors
-from translator.tatoeba import prepare_tatoeba
+from translator.tatoeba import FOLDER, prepare_tatoeba
 
 
 def main() -> None:
-    prepare_tatoeba(Path("data/tatoeba"))
+    prepare_tatoeba(Path(FOLDER))
 
 
 if __name__ == "__main__":

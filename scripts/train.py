@@ -20,6 +20,7 @@ from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.interruption import Interrupted
 from translator.model import Transformer
+from translator.tatoeba import fetch_default
 from translator.tracking import say
 from translator.trainer import Outcome, Trainer, new_model
 from translator.translate import Translator
@@ -39,6 +40,7 @@ def main(composed: DictConfig) -> None:
     device = resolve_device(config.device)
     folder = RunFolder(Path(config.runs) / config.name)
     config = settle(config, folder, device)
+    fetch_default(config.data.path)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
     say(describe(corpus.report))
     folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)

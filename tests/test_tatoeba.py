@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_config
 from translator import tatoeba
 from translator.errors import UserError
 
@@ -164,3 +164,11 @@ def test_the_real_data_are_all_there():
     assert rows.num_rows == 207_995
     pairs = zip(rows["en"].to_pylist(), rows["de"].to_pylist(), strict=True)
     assert len({pair for pair in pairs if all(pair)}) == 38_524
+
+
+def test_only_the_default_s_own_path_fetches_it(monkeypatch):
+    fetched = []
+    monkeypatch.setattr(tatoeba, "prepare_tatoeba", fetched.append)
+    for path in (None, "data/other", "someone/dataset", run_config().data.path):
+        tatoeba.fetch_default(path)
+    assert fetched == [Path(tatoeba.FOLDER)]

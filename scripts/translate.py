@@ -16,7 +16,7 @@ from translator.checkpoint import newest_run
 from translator.config import TranslateConfig, from_hydra
 from translator.device import tune_cpu
 from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line_errors
-from translator.lines import Line, answer, as_json, format_of, of_details, open_input, open_output, parse, read_lines, warnings
+from translator.lines import Line, answer, format_of, open_input, open_output, parse, read_lines, score_answer, warnings
 from translator.translate import Request
 from translator.workers import Job, translate_all
 
@@ -49,7 +49,7 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
     with open_input(config.input) as file, progress(config) as bar:
 
         def requests() -> Iterator[list[Request]]:
-            interactive = config.input is None and sys.stdin.isatty()
+            interactive = config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
             for lines in prompted() if interactive else read_lines(file, config.input):
                 parsed = [parse(line, form) for line in lines]
                 asked.extend(parsed)
@@ -71,34 +71,41 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
 
 
 def score_lines(config: TranslateConfig, job: Job) -> int:
-    """Score given translations, one line each; how many lines could not be read."""
-    assert config.translations is not None
-    output_form = format_of(config.output, config.output_format)
-    translator, number = job.load(), 0
-    with open_input(config.input) as sources, open_input(config.translations) as targets, open_output(config.output) as output:
+    """Score given translations, line by line; how many were refused."""
+    form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
+    refusals = number = 0
+    with open_input(config.input) as file, open_input(config.translations, "translations") as given:
+        translator = job.load()
         pairs = itertools.zip_longest(
-            itertools.chain.from_iterable(read_lines(sources, config.input)),
-            itertools.chain.from_iterable(read_lines(targets, config.translations)))
-        while chunk := list(itertools.islice(pairs, PAIRS)):
-            texts = [decode(pair, number + place, config) for place, pair in enumerate(chunk, 1)]
-            number += len(chunk)
-            for (source, target), details in zip(texts, translator.details(*zip(*texts, strict=True)), strict=True):
-                fields = {"source": source, "translation": target, "score": details.score} | of_details(details)
-                output.write(as_json(fields) if output_form == "jsonl" else f"{details.score:.6f}\n".encode())
-            output.flush()
-    return 0
+            itertools.chain.from_iterable(read_lines(file, config.input)),
+            itertools.chain.from_iterable(read_lines(given, config.translations)))
+        with open_output(config.output) as output:
+            while chunk := list(itertools.islice(pairs, PAIRS)):
+                lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
+                texts = [(text_of(line.request.text), text_of(target)) for line, (_, target) in zip(lines, chunk, strict=False)]
+                details = translator.details(
+                    [source or "" for source, _ in texts], [target or "" for _, target in texts], config.search)
+                for line, (source, target), told in zip(lines, texts, details, strict=True):
+                    number += 1
+                    bad = "not UTF-8; not scored" if source is None or target is None else ""
+                    trouble = line.trouble or bad or ("" if told else "too long; not scored")
+                    if trouble:
+                        refusals += 1
+                        print(f"line {number}: {trouble}", file=sys.stderr)
+                    output.write(score_answer(line, target or "", None if trouble else told, trouble, output_form))
+                output.flush()
+                if len(lines) < len(chunk):
+                    short = config.translations if chunk[len(lines)][1] is None else config.input or "stdin"
+                    raise UserError(f"{short}: ends before line {number + 1:,}; every source needs one translation")
+    return refusals
 
 
-def decode(pair: tuple[bytes | None, bytes | None], number: int, config: TranslateConfig) -> tuple[str, str]:
-    """The texts of two lines; UserError where there is but one, or one is not UTF-8."""
-    source, target = pair
-    if source is None or target is None:
-        raise UserError(f"{config.translations if target is None else config.input or 'stdin'}: ends before line {number:,}; "
-                        "every source needs one translation")
+def text_of(line: str | bytes | None) -> str | None:
+    """A line's text; None where it is not UTF-8."""
     try:
-        return source.decode(), target.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"line {number:,}: not UTF-8; the lines before it are scored") from error
+        return line.decode() if isinstance(line, bytes) else line
+    except UnicodeDecodeError:
+        return None
 
 
 def prompted() -> Iterator[list[bytes]]:

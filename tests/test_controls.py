@@ -26,7 +26,7 @@ from translator.errors import UserError
 from translator.mbr import by_expected_score
 from translator.metrics import sentence_score
 from translator.sentences import split_sentences
-from translator.terminology import Terminology
+from translator.terminology import Terminology, whole_words
 from translator.tokenizer import UNK_ID, train_tokenizer
 from translator.translate import Request, Translator
 
@@ -45,6 +45,43 @@ def options(**changes: object):
 
 
 # Phrases, prefixes, terms
+
+
+def test_a_prefix_and_phrases_hold_together(translator):
+    requests = [Request(source, prefix="Der Hund", required=("drei",)) for source in SOURCES]
+    for translation in translator.translate(requests, QUICK):
+        assert translation.text.startswith("Der Hund")
+        assert "drei" in translation.text
+
+
+def test_what_cannot_be_demanded_is_refused_by_line(translator, tokenizer):
+    phrase = Request(SOURCES[0], required=("Haus",))
+    for changed in ({"groups": 2}, {"sampling": True}):
+        refused, fine = translator.translate([phrase, SOURCES[0]], options(**changed))
+        assert refused.refused.startswith("phrases can be required of plain beam search alone")
+        assert fine.hypotheses
+    half = translator.translate([Request(SOURCES[0], prefix="\ud800"), Request(SOURCES[0], required=("\ud800",))], QUICK)
+    assert all("half a character" in t.refused for t in half)
+    model = random_model(model_config(positions="learned", max_positions=24), vocab=len(tokenizer))
+    learned = Translator.of(model, tokenizer, tokenizer, search=QUICK)
+    fine, fits, refused = learned.translate(
+        [SOURCES[0], Request(SOURCES[0], prefix="Der Hund"), Request(SOURCES[0], prefix="Der Hund sieht " * 5)], QUICK)
+    assert fine.hypotheses
+    assert fits.text.startswith("Der Hund")
+    assert "model.max_positions=24" in refused.refused
+    assert learned.details([SOURCES[0] * 9, SOURCES[0]], ["Der Hund"] * 2)[0] is None
+
+
+def test_rules_that_leave_nothing_refuse_the_line(translator):
+    [nothing] = translator.translate([SOURCES[0]], options(no_repeat_ngram=1, min_length=400, max_length_extra=400))
+    assert nothing.refused == "no translation keeps to all that was asked for; not translated"
+
+
+def test_words_of_scripts_without_spaces_need_no_boundary():
+    assert whole_words("東京").search("私は東京に住む")
+    assert whole_words("Tokyo").search("私はTokyoに住む")
+    assert not whole_words("zwei").search("zweite")
+    assert whole_words("zwei", "zwei Häuser").search("die zwei Häuser")[0] == "zwei Häuser"
 
 
 def test_required_phrases_stand_in_every_translation(translator):
@@ -224,17 +261,20 @@ def run(script, trained_folder, *arguments, stdin=b"", **environment):
 def test_objects_come_and_go_by_line(script, trained_folder, translator, tmp_path):
     lines = [
         {"source": SOURCES[0], "id": 7, "prefix": "Der"}, {"source": SOURCES[1], "required": ["Häuser"]}, {"source": ""},
-        {"text": "x"}, {"source": SOURCES[2], "required": "Häuser"}]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken\n", encoding="utf-8")
+        {"text": "x", "id": 8}, {"source": SOURCES[2], "required": "Häuser", "refused": "before", "tokens": []}]
+    written = [*map(json.dumps, lines), "{broken", "[" * 99_999, '{"source": "x", "n": 1e999}']
+    (tmp_path / "in.jsonl").write_text("\n".join(written) + "\n", encoding="utf-8")
     result = run(
         script, trained_folder, f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out.jsonl.gz'}", "details=true",
         "search.n_best=2")
     assert result.returncode == 2
     warned = [line for line in result.stderr.decode().splitlines() if "longest length" not in line]
-    assert [line.split(":")[0] for line in warned] == ["line 4", "line 5", "line 6"]
+    assert [line.split(":")[0] for line in warned] == [f"line {n}" for n in range(4, 9)]
     with gzip.open(tmp_path / "out.jsonl.gz", "rt", encoding="utf-8") as file:
         out = [json.loads(line) for line in file]
-    assert len(out) == 6
+    assert len(out) == 8
+    assert out[3]["id"] == 8
+    assert "tokens" not in out[4]
     assert out[0]["id"] == 7
     assert out[0]["translation"].startswith("Der")
     assert "Häuser" in out[1]["translation"]
@@ -268,8 +308,15 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     assert [float(line) for line in result.stdout.split()] == pytest.approx(expected, abs=1e-4)
     objects = [json.loads(line) for line in run(script, trained_folder, *files, "output_format=jsonl").stdout.splitlines()]
     assert [o["translation"] for o in objects] == targets
-    (tmp_path / "de.txt").write_text("\n".join(targets[:2]) + "\n", encoding="utf-8")
-    assert_user_error(run(script, trained_folder, *files, f"output={tmp_path / 'scores'}"), "de.txt", "ends before line 3")
+    plain = run(script, trained_folder, *files, "search.length_penalty=0")
+    assert [float(line) for line in plain.stdout.split()] == pytest.approx(
+        [sum(details.log_probabilities) for details in translator.details(SOURCES[:3], targets)], abs=1e-4)
+    (tmp_path / "de.txt").write_bytes(targets[0].encode() + b"\n\xff\n")
+    short = run(script, trained_folder, *files)
+    assert short.returncode == 2
+    assert b"line 2: not UTF-8; not scored" in short.stderr
+    assert b"de.txt: ends before line 3" in short.stderr
+    assert [bool(line) for line in short.stdout.split(b"\n")] == [True, False, False]
 
 
 def test_several_runs_on_the_command_line(script, trained_folder, translator):
@@ -282,7 +329,7 @@ def test_several_runs_on_the_command_line(script, trained_folder, translator):
     ("search.groups=3", ["search.groups", "divide"]), ("search.top_p=0", ["search.top_p"]), ("workers=0", ["workers"]),
     ("search.temperature=0", ["search.temperature"]), ("search.repetition_penalty=0.5", ["search.repetition_penalty"]),
     ("search.terminology=/nowhere", ["search.terminology=/nowhere"]), ("translations=/nowhere", ["/nowhere"]),
-    ("precision=int4", ["precision", "int8"])])
+    ("precision=int4", ["precision", "int8"]), ("workers=2", ["workers", "input=FILE"])])
 def test_mistakes_are_one_line(script, trained_folder, option, words):
     assert_user_error(run(script, trained_folder, option, stdin=b"x\n"), *words)
 
@@ -295,20 +342,26 @@ def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):
         stdout=child, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "dumb"})
     os.close(child)
 
-    def until(text: str) -> str:
-        seen, end = "", time.monotonic() + 60
-        while text not in seen and time.monotonic() < end:
-            if select.select([parent], [], [], 0.2)[0]:
-                seen += os.read(parent, 4096).decode(errors="replace")
-        assert text in seen, seen
-        return seen
+    unread = ""
 
+    def until(text: str) -> str:
+        nonlocal unread
+        end = time.monotonic() + 60
+        while text not in unread and time.monotonic() < end:
+            if select.select([parent], [], [], 0.2)[0]:
+                unread += os.read(parent, 4096).decode(errors="replace")
+        before, found, unread = unread.partition(text)
+        assert found, before
+        return before
+
+    expected = translator([SOURCES[0]], short)[0]
     until("> ")
-    expected = translator([SOURCES[0]], short)[0].split()[0]
     os.write(parent, SOURCES[0].encode() + b"\n")
     until(expected)
+    until("> ")
     os.write(parent, b"\x1b[A\n")  # the arrow up brings the line again
     assert SOURCES[0] in until(expected)
+    until("> ")
     os.write(parent, b"\x04")
     assert process.wait(timeout=60) == 0
     os.close(parent)

@@ -203,6 +203,12 @@ def test_top_k_and_top_p_leave_out_the_unlikely() -> None:
     assert {t for h in samples(toy, 300) for t in h.ids} == {4, 5, 6}
 
 
+def test_a_longer_neighbour_changes_no_sample() -> None:
+    model, config = random_model(), search_config(sampling=True, beam_size=4, n_best=4)
+    together = search(model, pad(SENTENCES), config)
+    assert ids_of(together) == ids_of([search(model, pad([sentence]), config)[0] for sentence in SENTENCES])
+
+
 def test_samples_follow_from_seed_and_sentence_alone() -> None:
     toy, config = random_toy(5), toy_config(sampling=True, beam_size=5, n_best=5)
     together = search(toy, sources(4, 5, 6), config)

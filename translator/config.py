@@ -293,6 +293,9 @@ class TranslateConfig:
 
     def __post_init__(self) -> None:
         _require(self.workers >= 1, "workers", "must be at least 1")
+        _require(self.workers == 1 or self.input is not None, "workers", "are for files: name one, input=FILE")
+        _require(self.workers == 1 or self.translations is None, "workers", "translate; scoring translations takes one process")
+        _require(self.run != (), "run", "names no run folder")
 
 
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import io
 import json
+import math
 import sys
 import zlib
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from translator.translate import Details, Request, Translation
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
+# Fields of an object that an answer writes: those that an earlier answer wrote are not taken for the asker's.
+ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +50,14 @@ def _parse(line: bytes, form: Format) -> Line:
     if form == "text":
         return Line(Request(line))
     try:
-        fields = json.loads(line)
-    except ValueError as error:
+        fields = json.loads(line, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
         return Line(Request(""), f"not JSON: {error}; not translated")
-    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
-        return Line(Request(""), 'not an object with a text in "source"; not translated')
+    if not isinstance(fields, dict):
+        return Line(Request(""), "not a JSON object; not translated")
+    fields = {name: value for name, value in fields.items() if name not in ANSWERS}
+    if not isinstance(fields.get("source"), str):
+        return Line(Request(""), 'no text in "source"; not translated', fields)
     prefix, required = fields.get("prefix", ""), fields.get("required", [])
     if not isinstance(prefix, str):
         return Line(Request(""), '"prefix" is no text; not translated', fields)
@@ -60,13 +66,18 @@ def _parse(line: bytes, form: Format) -> Line:
     return Line(Request(fields["source"], prefix, tuple(required)), "", fields)
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
 def answer(line: Line, translation: Translation, details: Details | None, form: Format) -> bytes:
     """The n best translations tab-separated; or the line's object with them, scores, and details where they were asked for."""
     if form == "text":
         return ("\t".join(text.replace("\t", " ") for text in translation.texts) + "\n").encode()
-    source = line.request.text
-    fields = line.fields or {"source": source.decode(errors="replace") if isinstance(source, bytes) else source}
-    fields = fields | {"translation": translation.text}
+    fields = _asked(line) | {"translation": translation.text}
     if translation.hypotheses:
         fields["score"] = translation.hypotheses[0].score
         fields["n_best"] = [
@@ -74,7 +85,20 @@ def answer(line: Line, translation: Translation, details: Details | None, form: 
             for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)]
     if translation.refused or line.trouble:
         fields["refused"] = line.trouble or translation.refused
-    return as_json(fields | (of_details(details) if details else {}))
+    return as_json(fields | (_of_details(details) if details else {}))
+
+
+def score_answer(line: Line, translation: str, details: Details | None, trouble: str, form: Format) -> bytes:
+    """What a given translation is worth: its score, nothing where it has none; or an object with its details."""
+    if form == "text":
+        return f"{details.score:.6f}\n".encode() if details else b"\n"
+    fields = _asked(line) | {"translation": translation}
+    return as_json(fields | ({"score": details.score} | _of_details(details) if details else {"refused": trouble}))
+
+
+def _asked(line: Line) -> dict[str, Any]:
+    source = line.request.text
+    return line.fields or {"source": source.decode(errors="replace") if isinstance(source, bytes) else source}
 
 
 def warnings(line: Line, translation: Translation) -> Iterator[str]:
@@ -87,7 +111,7 @@ def warnings(line: Line, translation: Translation) -> Iterator[str]:
         yield "the translation ended only because it had reached the longest length allowed"
 
 
-def of_details(details: Details) -> dict[str, Any]:
+def _of_details(details: Details) -> dict[str, Any]:
     """The fields that tell a translation token by token."""
     return {
         "tokens": [
@@ -98,7 +122,10 @@ def of_details(details: Details) -> dict[str, Any]:
 
 def as_json(fields: dict[str, Any]) -> bytes:
     """An object as a line."""
-    return (json.dumps(fields, ensure_ascii=False) + "\n").encode(errors="replace")
+    try:
+        return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can spell
+        return (json.dumps(fields) + "\n").encode()
 
 
 def read_lines(file: io.BufferedReader, name: str | None) -> Iterator[list[bytes]]:
@@ -120,12 +147,12 @@ def read_lines(file: io.BufferedReader, name: str | None) -> Iterator[list[bytes
         yield [last.removesuffix(b"\r")]
 
 
-def open_input(name: str | None) -> AbstractContextManager[io.BufferedReader]:
-    """A file, unpacked if its name ends in .gz; stdin without a name."""
+def open_input(name: str | None, option: str = "input") -> AbstractContextManager[io.BufferedReader]:
+    """A file, unpacked if its name ends in .gz; stdin without a name. `option`: which names it."""
     if name is None:
         return nullcontext(cast(io.BufferedReader, sys.stdin.buffer))
     if Path(name).is_dir() or not Path(name).exists():
-        raise UserError(f"input={name}: no such file")
+        raise UserError(f"{option}={name}: no such file")
     return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
 
 

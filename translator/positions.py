@@ -62,13 +62,13 @@ class RotaryPositions(nn.Module):
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
-        frequency = 10_000.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-        self.frequency: Tensor
-        self.register_buffer("frequency", frequency, persistent=False)  # (K / 2,)
+        self.head_dim = head_dim
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Turn x (B, H, T, K) to `positions` (T,), or all of it to one (1,)."""
-        angle = positions[:, None].float() * self.frequency  # (T, K / 2): bf16 cannot tell position 257 from 256
+        even = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
+        frequency = 10_000.0 ** (-even / self.head_dim)  # no buffer: in bf16 it would turn far positions wrongly
+        angle = positions[:, None].float() * frequency  # (T, K / 2)
         sin, cos = angle.sin(), angle.cos()
         first, second = x.float().chunk(2, dim=-1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x.dtype)

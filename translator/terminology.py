@@ -7,22 +7,34 @@ from pathlib import Path
 
 from translator.errors import UserError
 
+# Letters of scripts that put no spaces between words: Thai to Burmese, Khmer, kana, Han. They neither begin nor end a word.
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+
+
+def whole_words(*phrases: str) -> re.Pattern[str]:
+    """Finds any of these phrases, the longest where several fit, but not as a part of a longer word."""
+    return re.compile("|".join(map(_whole, sorted(phrases, key=len, reverse=True))))
+
+
+def _whole(phrase: str) -> str:
+    first, last = (re.match(rf"[^\W{UNSPACED}]", character) for character in (phrase[:1], phrase[-1:]))
+    letter = rf"[^\W{UNSPACED}]"
+    return (rf"(?<!{letter})" if first else "") + re.escape(phrase) + (rf"(?!{letter})" if last else "")
+
 
 class Terminology:
     """Pairs of a source term and its target term, from a file of tab-separated lines."""
 
     def __init__(self, pairs: dict[str, str]) -> None:
         self.pairs = pairs
-        # The longest first: of `house` and `house boat` the latter is meant where both fit.
-        terms = sorted(map(re.escape, pairs), key=len, reverse=True)
-        self._pattern = re.compile(rf"(?<!\w)(?:{'|'.join(terms)})(?!\w)") if terms else None
+        self._pattern = whole_words(*pairs) if pairs else None
 
     @classmethod
     def load(cls, path: Path) -> Terminology:
         """UserError names the line that is not a pair."""
         pairs: dict[str, str] = {}
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"search.terminology={path}: {error}") from error
         for number, line in enumerate(lines, 1):

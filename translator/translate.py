@@ -26,7 +26,7 @@ from translator.search.ensemble import Ensemble
 from translator.search.forced import Rating, rate
 from translator.search.hypothesis import length_penalty
 from translator.sentences import split_sentences
-from translator.terminology import Terminology
+from translator.terminology import Terminology, whole_words
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
 # Texts that `stream` translates together: enough to fill batches with sentences of like length.
@@ -126,6 +126,9 @@ class Translator:
         self.search = search
         self.device = device
         self.longest = longest  # tokens of the longest source in training, where it is known
+        # Learned positions end somewhere, for sources and, with BOS, for outputs.
+        self.positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
+        self._terminologies: dict[str, Terminology] = {"": Terminology({})}
 
     def __call__(self, texts: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """The translation of each text, in order. An empty text has an empty one, and so has one that is too long."""
@@ -136,8 +139,7 @@ class Translator:
     ) -> list[Translation]:
         """Like calling, with n-best lists, scores and the reason why a text was refused."""
         options = self._within_positions(search or self.search)
-        terminology = Terminology.load(Path(options.terminology)) if options.terminology else Terminology({})
-        plans = [self._plan(text if isinstance(text, Request) else Request(text), options, terminology) for text in texts]
+        plans = [self._plan(text if isinstance(text, Request) else Request(text), options) for text in texts]
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
         found = iter(self._translate_units(units, options))
         return [
@@ -151,24 +153,30 @@ class Translator:
         while chunk := list(itertools.islice(remaining, CHUNK)):
             yield from self.translate(chunk, search)
 
-    def details(self, sources: Sequence[str], translations: Sequence[str]) -> list[Details]:
-        """What the models make of translations that are given, token by token, with the words aligned by attention."""
+    def details(
+        self, sources: Sequence[str], translations: Sequence[str], search: SearchConfig | None = None
+    ) -> list[Details | None]:
+        """What the models make of translations that are given, token by token, with the words aligned by attention.
+
+        None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions.
+        """
+        options = self._within_positions(search or self.search)
         ids = dict(enumerate(zip(
             self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True)))
         lengths = {i: max(map(len, pair)) for i, pair in ids.items()}
         result: dict[int, Details] = {}
-        for batch in _batches(lengths, self.search.batch_tokens):
+        for batch in _batches({i: n for i, n in lengths.items() if n <= options.max_source_tokens}, options.batch_tokens):
             for i, rating in zip(batch, self._rate([ids[i] for i in batch]), strict=True):
                 pieces = self.target_tokenizer.pieces(ids[i][1])
                 links = align_words(rating.attention, self.source_tokenizer.pieces(ids[i][0][:-1]), pieces[:-1])
                 result[i] = Details(
                     tuple(pieces), rating.log_probabilities,
-                    rating.log_probability / length_penalty(len(pieces), self.search), tuple(links))
-        return [result[i] for i in range(len(result))]
+                    rating.log_probability / length_penalty(len(pieces), options), tuple(links))
+        return [result.get(i) for i in ids]
 
     # From texts to units
 
-    def _plan(self, request: Request, options: SearchConfig, terminology: Terminology) -> list[_Unit] | str:
+    def _plan(self, request: Request, options: SearchConfig) -> list[_Unit] | str:
         """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
         text = request.text
         try:
@@ -178,15 +186,14 @@ class Translator:
             return f"not UTF-8 at {unit} {start + 1:,}; not translated"
         if not text.strip():
             return [_Unit([EOS_ID], "", [], ())]
-        required = (*options.required, *request.required)
-        for phrase in required:
-            if any(_holds(phrase, banned) for banned in options.banned):
-                return f"must hold {phrase!r}, which is banned; not translated"
+        required, prefix = (*options.required, *request.required), options.prefix + request.prefix
+        if trouble := self._trouble(required, prefix, options):
+            return f"{trouble}; not translated"
         [ids] = self.source_tokenizer.encode([text])
         sentences = [text]
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
             sentences = split_sentences(text)
-        prefix = options.prefix + request.prefix
+        terminology = self._terminology(options.terminology or "")
         prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1] if prefix else []
         units = []
         for number, sentence in enumerate(sentences):
@@ -195,17 +202,35 @@ class Translator:
                 return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
             units.append(_Unit(
                 ids, sentence, [] if number else prefix_ids, (*required, *terminology.required(sentence))))
+            demanded = len(units[-1].prefix) + sum(len(ids) - 1 for ids in self.target_tokenizer.encode(units[-1].required))
+            if self.positions is not None and demanded >= self.positions:
+                return f"its prefix and phrases have more than model.max_positions={self.positions} tokens; not translated"
         return units
 
+    def _trouble(self, required: Sequence[str], prefix: str, options: SearchConfig) -> str:
+        """Why the demands cannot be met, if so."""
+        if required and (options.sampling or options.groups > 1):
+            return "phrases can be required of plain beam search alone, without search.sampling and search.groups"
+        for text in (*required, prefix):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                return f"{text!r} holds half a character"
+            if UNK_ID in self.target_tokenizer.encode([text])[0]:
+                return f"{text!r} holds characters that the vocabulary lacks"
+            if text and options.banned and whole_words(*options.banned).search(text):
+                return f"must hold {text!r}, which is banned"
+        return ""
+
+    def _terminology(self, file: str) -> Terminology:
+        """Each file is read once."""
+        if file not in self._terminologies:
+            self._terminologies[file] = Terminology.load(Path(file))
+        return self._terminologies[file]
+
     def _within_positions(self, options: SearchConfig) -> SearchConfig:
-        """Learned positions end somewhere: hold both sides to their number."""
-        most = min((m.config.max_positions for m in self.models if m.config.positions == "learned"), default=None)
-        if most is None:
+        """The same options, for sources that learned positions reach."""
+        if self.positions is None:
             return options
-        longest = most - 1  # BOS takes a position too
-        return dataclasses.replace(
-            options, max_source_tokens=min(options.max_source_tokens, most),
-            max_length=min(options.max_length or longest, longest))
+        return dataclasses.replace(options, max_source_tokens=min(options.max_source_tokens, self.positions))
 
     # From units to translations
 
@@ -221,19 +246,34 @@ class Translator:
         found = self._search(units, options)
         translations = [
             self._rank(unit, hypotheses, options) for unit, hypotheses in zip(units, found, strict=True)]
-        for i, unit in enumerate(units):
-            spellings: list[tuple[int, ...]] = []
-            for _ in range(BANNED_TRIES):
-                new = self._banned_spellings(translations[i], options)
-                if not new:
-                    break
-                spellings += new
-                [hypotheses] = self._search([unit], options, spellings)
-                translations[i] = self._rank(unit, hypotheses, options)
-            else:
-                if options.banned:
-                    translations[i] = Translation(refused="no translation without banned phrases was found; not translated")
+        if options.banned:
+            translations = [
+                self._without_banned(unit, translation, options) for unit, translation in zip(units, translations, strict=True)]
         return translations
+
+    def _without_banned(self, unit: _Unit, translation: Translation, options: SearchConfig) -> Translation:
+        """Search again, without the tokens by which the outputs so far spell banned phrases, until none does."""
+        banned = whole_words(*options.banned)
+        spellings: list[tuple[int, ...]] = []
+        for _ in range(BANNED_TRIES):
+            holding = [
+                hypothesis.ids for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)
+                if banned.search(text)]
+            if not holding:
+                return translation
+            spellings += [self._spelling(ids, banned) for ids in holding]
+            [hypotheses] = self._search([unit], options, spellings)
+            translation = self._rank(unit, hypotheses, options)
+        return Translation(refused="no translation without banned phrases was found; not translated")
+
+    def _spelling(self, ids: tuple[int, ...], phrases: re.Pattern[str]) -> tuple[int, ...]:
+        """The tokens by which an output spells a phrase; all of them where it came in by copying."""
+        def holds(first: int, last: int) -> bool:
+            return phrases.search(self.target_tokenizer.decode([ids[first:last]])[0]) is not None
+
+        last = next((n for n in range(1, len(ids) + 1) if holds(0, n) and holds(0, min(n + 1, len(ids)))), len(ids))
+        first = next((n for n in reversed(range(last)) if holds(n, last)), 0)
+        return ids[first:last]
 
     def _search(
         self, units: list[_Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
@@ -241,18 +281,23 @@ class Translator:
         for model in self.models:
             model.eval()
         required = [[ids[:-1] for ids in self.target_tokenizer.encode(unit.required)] for unit in units]
-        demands = Demands(prefixes=[unit.prefix for unit in units], phrases=required, banned=banned)
+        longest = None if self.positions is None else self.positions - 1  # BOS takes a position too
+        demands = Demands([unit.prefix for unit in units], required, banned, longest)
         if options.mbr:
             options = dataclasses.replace(options, n_best=options.beam_size)
-        found = search(self.model, pad([unit.ids for unit in units]).to(self.device), options, demands)
-        if not all(found) and not banned:
+        elif options.n_best > 1:  # some to spare, for outputs that are spelled alike
+            options = dataclasses.replace(options, n_best=min(options.beam_size, 2 * options.n_best))
+        source = pad([unit.ids for unit in units]).to(self.device)
+        found = search(self.model, source, options, demands)
+        free = dataclasses.replace(options.plain(1), no_repeat_ngram=0, min_length=0, min_length_ratio=0.0, max_length=1)
+        if not all(found) and not all(search(self.model, source, free)):  # not for the rules' sake
             raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
     def _rank(self, unit: _Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
         """The texts of hypotheses, best first."""
         if not hypotheses:
-            return Translation(refused="no translation without banned phrases was found; not translated")
+            return Translation(refused="no translation keeps to all that was asked for; not translated")
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
         if options.copy_unknown:
             texts = [
@@ -263,6 +308,9 @@ class Translator:
             by_text = dict(zip(reversed(texts), reversed(hypotheses), strict=True))
             texts = by_expected_score(texts, options.mbr)
             hypotheses = [by_text[text] for text in texts]
+        elif not options.sampling:  # pieces may differ where texts do not
+            different = {text: i for i, text in reversed(list(enumerate(texts)))}.values()
+            texts, hypotheses = [texts[i] for i in sorted(different)], [hypotheses[i] for i in sorted(different)]
         return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
 
     def _copy_unknown(self, unit: _Unit, hypothesis: Hypothesis) -> str:
@@ -276,30 +324,11 @@ class Translator:
                 pieces[place] = spelled[unknown[int(rating.attention[place, unknown].argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
-    def _banned_spellings(self, translation: Translation, options: SearchConfig) -> list[tuple[int, ...]]:
-        """The shortest runs of tokens by which the outputs spell banned phrases."""
-        runs = []
-        for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False):
-            for phrase in options.banned:
-                if _holds(text, phrase):
-                    ids = hypothesis.ids
-                    spans = [(first, last) for first in range(len(ids)) for last in range(first + 1, len(ids) + 1)]
-                    decoded = self.target_tokenizer.decode([ids[first:last] for first, last in spans])
-                    holding = [span for span, part in zip(spans, decoded, strict=True) if _holds(part, phrase)]
-                    first, last = min(holding, key=lambda span: span[1] - span[0])
-                    runs.append(tuple(ids[first:last]))
-        return runs
-
     def _rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Rating]:
         for model in self.models:
             model.eval()
         sources, outputs = zip(*pairs, strict=True)
         return rate(self.models, sources, outputs, self.device)
-
-
-def _holds(text: str, phrase: str) -> bool:
-    """Whether the words of `phrase` stand in `text`."""
-    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
 
 
 def _join(sentences: list[Translation]) -> Translation:

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from translator.config import SearchConfig
-from translator.device import DecodingPrecision, tune_cpu
+from translator.device import DecodingPrecision, name_of_precision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import UserError
 from translator.translate import Details, Request, Translation, Translator
 
@@ -43,7 +43,8 @@ class Job:
         told = [i for i, translation in enumerate(translations) if self.details and translation.hypotheses]
         texts = [requests[i].text for i in told]
         details = translator.details(
-            [text.decode() if isinstance(text, bytes) else text for text in texts], [translations[i].text for i in told])
+            [text.decode() if isinstance(text, bytes) else text for text in texts], [translations[i].text for i in told],
+            self.search)
         by_place = dict(zip(told, details, strict=True))
         return [(translation, by_place.get(i)) for i, translation in enumerate(translations)]
 
@@ -61,6 +62,9 @@ def translate_all(
             yield job.translate(translator, group)
         return
     job.load()  # a user's mistake is told once, here
+    if job.precision == "auto":  # measured once, so that all agree
+        device = resolve_device(job.device)
+        job = replace(job, precision=name_of_precision(resolve_precision("auto", device)))
     threads = max(1, torch.get_num_threads() // workers)
     context = multiprocessing.get_context("spawn")  # a fork would copy a half of OpenMP's threads
     with ProcessPoolExecutor(workers, context, _begin, (job, threads)) as pool:

@@ -6,13 +6,13 @@ the shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from translator.config import SearchConfig
+from translator.tokenizer import PAD_ID
 
 # Numbers whose largest is found first, on the way to the largest of all.
 CHUNK = 64
@@ -60,19 +60,21 @@ def best_continuations(
 class Sampling:
     """Every hypothesis draws its own next token: ancestral sampling.
 
-    Which numbers are drawn follows from the seed and the source sentence alone, so neighbours in the batch change nothing.
+    Which numbers are drawn follows from the seed, the source sentence and its copy alone: neighbours change nothing.
     """
 
-    def __init__(self, source: Sequence[tuple[int, ...]], longest: int, config: SearchConfig, device: torch.device) -> None:
+    def __init__(self, source: Tensor, copies: int, longest: int, config: SearchConfig) -> None:
+        """source (B, S) holds every sentence so many times in a row; longest: most tokens of an output."""
         self.config = config
         draws = []
-        for ids in source:
-            seed = hash((config.seed, *ids)) % 2**63  # tuples of whole numbers hash alike in every process
-            draws.append(torch.rand(config.beam_size, longest + 1, generator=torch.Generator().manual_seed(seed)))
-        self.draws = torch.stack(draws).to(device)  # (sentences, K, steps), each in [0, 1)
+        for row, ids in enumerate(source.tolist()):
+            sentence = (i for i in ids if i != PAD_ID)
+            seed = hash((config.seed, row % copies, *sentence)) % 2**63  # whole numbers hash alike in every process
+            draws.append(torch.rand(longest + 1, generator=torch.Generator().manual_seed(seed)))
+        self.draws = torch.stack(draws).to(source.device)  # (B, steps), each in [0, 1)
 
     def continuations(self, scores: Tensor, log_probabilities: Tensor, sentences: Tensor, step: int) -> Continuations:
-        """One continuation for each hypothesis: scores (B, K), log_probabilities (B, K, V), sentences (B,)."""
+        """One continuation for the one hypothesis of each sentence: scores (B, 1), log_probabilities (B, 1, V)."""
         tempered = (log_probabilities / self.config.temperature).softmax(dim=-1)
         tokens = torch.arange(tempered.size(2), device=scores.device).expand_as(tempered)
         if self.config.top_k or self.config.top_p < 1:
@@ -81,7 +83,7 @@ class Sampling:
         if self.config.top_p < 1:  # the smallest set of the likeliest tokens that holds so much (Holtzman et al. 2020)
             tempered = tempered.masked_fill(mass - tempered >= self.config.top_p * mass[..., -1:], 0)
             mass = tempered.cumsum(dim=-1)
-        drawn = self.draws[sentences, :, step, None] * mass[..., -1:]
+        drawn = self.draws[sentences, step, None, None] * mass[..., -1:]
         index = (mass <= drawn).sum(dim=-1, keepdim=True).clamp(max=mass.size(2) - 1)
         chosen = tokens.gather(2, index)
         totals = scores + log_probabilities.gather(2, chosen).squeeze(2)

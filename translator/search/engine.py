@@ -5,7 +5,8 @@ Shapes: B sentences still searched, K hypotheses each, T tokens so far, V target
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -51,10 +52,29 @@ def search(
     score is p' / penalty(length) + coverage with p' <= p, length <= the longest allowed and coverage <= 0. As the penalty never
     falls with length, the score is at most p / penalty(longest), and that is compared with the n-th best finished score.
     """
-    beams = _Beams(model, source, config, demands or Demands())
+    demands = demands or Demands()
+    if config.sampling:
+        return _sample(model, source, config, demands)
+    found = _search(_Beams(model, source, config, demands))
+    return [_distinct(hypotheses)[: config.n_best] for hypotheses in found]
+
+
+def _search(beams: _Beams) -> list[list[Hypothesis]]:
     while len(beams.sentences):
         beams.step()
-    return [(found if config.sampling else _distinct(found))[: config.n_best] for found in beams.found]
+    return beams.found
+
+
+def _sample(model: Model, source: Tensor, config: SearchConfig, demands: Demands) -> list[list[Hypothesis]]:
+    """As many samples of each sentence as it has places, each sought by itself: none has to do with another."""
+    copies, one = config.beam_size, replace(config, beam_size=1, n_best=1)
+    if demands.prefixes is not None:
+        demands = replace(demands, prefixes=[prefix for prefix in demands.prefixes for _ in range(copies)])
+    found = _search(_Beams(model, source.repeat_interleave(copies, dim=0), one, demands, copies=copies))
+    samples = [
+        sorted(itertools.chain.from_iterable(found[first : first + copies]), key=lambda h: -h.score)
+        for first in range(0, len(found), copies)]
+    return [hypotheses[: config.n_best] for hypotheses in samples]
 
 
 def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
@@ -110,7 +130,10 @@ class _Finished:
 class _Beams:
     """The open hypotheses of the sentences still searched, and what has finished."""
 
-    def __init__(self, model: Model, source: Tensor, config: SearchConfig, demands: Demands) -> None:
+    def __init__(
+        self, model: Model, source: Tensor, config: SearchConfig, demands: Demands, *, copies: int = 1
+    ) -> None:
+        """`copies`: how often in a row each sentence stands in `source`, to be sampled."""
         self.model, self.config, self.source = model, config, source
         count, device = len(source), source.device
         self.sentences = torch.arange(count, device=device)  # (B,) which sentences these are
@@ -126,18 +149,18 @@ class _Beams:
             self.phrases = RequiredPhrases(demands.phrases, config.beam_size)
             self.most = self.most + torch.tensor([self.phrases.tokens(i) for i in range(count)], device=device)
         self.sampling: Sampling | None = None
+        if demands.longest is not None:
+            self.most = self.most.clamp(max=demands.longest)
         if config.sampling and count:
-            sentences = [tuple(i for i in ids if i != PAD_ID) for ids in source.tolist()]
-            self.sampling = Sampling(sentences, int(self.most.max()), config, device)
+            self.sampling = Sampling(source, copies, int(self.most.max()), config)
         self.state = model.start(model.encode(source), source != PAD_ID, follow_coverage=config.coverage_penalty > 0)
-        at_first = config.beam_size if config.sampling else config.groups
-        if at_first > 1:
-            self.state.reorder(torch.zeros(count, at_first, dtype=torch.long, device=device))
-        self.tokens = torch.full((count, at_first, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
-        self.scores = torch.zeros(count, at_first, device=device)  # (B, K) log-probabilities, -inf where a place is not open
+        if config.groups > 1:  # each begins with a hypothesis of its own
+            self.state.reorder(torch.zeros(count, config.groups, dtype=torch.long, device=device))
+        self.tokens = torch.full((count, config.groups, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
+        self.scores = torch.zeros(count, config.groups, device=device)  # (B, K) log-probabilities, -inf where not open
         self.places = torch.full((count, config.groups), config.beam_size // config.groups, device=device)
         # Where two may be equal, all are kept, to be told apart in the end.
-        kept = config.beam_size if config.sampling or config.groups > 1 else config.n_best
+        kept = config.beam_size if config.groups > 1 else config.n_best
         self.finished = _Finished.none(count, kept, device)
         self.at_once = 1  # sentences whose probabilities are worked out together
         self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
@@ -170,8 +193,12 @@ class _Beams:
         return parts[0] if len(parts) == 1 else Continuations(*map(torch.cat, zip(*parts, strict=True)))
 
     def _choose(self, log_probabilities: Tensor, some: slice) -> Continuations:
+        forced = self._next_of_prefix(log_probabilities, some)
         unruled = log_probabilities.clone() if self.phrases else log_probabilities
         self._rule(log_probabilities, some)
+        if forced is not None:  # whatever the rules
+            for values in (log_probabilities, unruled):
+                _leave_only(values, *forced)
         length = self.tokens.size(2) - 1
         scores, sentences, places = self.scores[some], self.sentences[some], self.places[some]
         if self.sampling is not None:
@@ -184,10 +211,6 @@ class _Beams:
     def _rule(self, log_probabilities: Tensor, some: slice) -> None:
         """Rule out, in place, the tokens that must not come next: (B', K, V)."""
         length = self.tokens.size(2) - 1
-        forced = None
-        if self.prefixes is not None and length < self.prefixes.size(1):
-            token = self.prefixes[self.sentences[some], length][:, None, None].expand(-1, self.tokens.size(1), -1)
-            forced = token, log_probabilities.gather(2, token)  # (B', K, 1)
         for rule in self.rules:
             rule(log_probabilities, self.tokens[some])
         for never in NEVER:
@@ -199,11 +222,14 @@ class _Beams:
             ending = log_probabilities[:, :, EOS_ID].clone()
             log_probabilities.masked_fill_((self.most[some] <= length)[:, None, None], -torch.inf)
             log_probabilities[:, :, EOS_ID] = ending
-        if forced is not None:
-            token, value = forced
-            there = token != PAD_ID
-            log_probabilities.masked_fill_(there, -torch.inf)
-            log_probabilities.scatter_(2, token, value.masked_fill(~there, -torch.inf))
+
+    def _next_of_prefix(self, log_probabilities: Tensor, some: slice) -> tuple[Tensor, Tensor] | None:
+        """The next token of each sentence's prefix, padding where it has come to its end, and its value: two of (B', K, 1)."""
+        length = self.tokens.size(2) - 1
+        if self.prefixes is None or length >= self.prefixes.size(1):
+            return None
+        token = self.prefixes[self.sentences[some], length][:, None, None].expand(-1, self.tokens.size(1), -1)
+        return token, log_probabilities.gather(2, token)
 
     def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         """Put away the hypotheses that end here, (B, K) with -inf for those that do not, of tokens (B, K, T) and EOS."""
@@ -247,6 +273,13 @@ def _batch_size(sentences: int) -> int:
     """
     step = max(1, 1 << max(0, sentences.bit_length() - 3))
     return -(-sentences // step) * step
+
+
+def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> None:
+    """Rule out, in place, all but a token of this value, (B, K, 1); nothing where that is padding."""
+    there = tokens != PAD_ID
+    log_probabilities.masked_fill_(there, -torch.inf)
+    log_probabilities.scatter_(2, tokens, values.masked_fill(~there, -torch.inf))
 
 
 def _sentences_at_once(log_probabilities: Tensor, count: int) -> int:

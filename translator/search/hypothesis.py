@@ -32,6 +32,7 @@ class Demands:
     prefixes: Sequence[Ids] | None = None  # one a sentence
     phrases: Sequence[Sequence[Ids]] | None = None  # any number a sentence, in any order
     banned: Sequence[Ids] = ()  # for all sentences
+    longest: int | None = None  # tokens before EOS that no output may pass, prefix and phrases counted
 
 
 def length_penalty(length: Tensor | int, config: SearchConfig) -> Any:

@@ -180,7 +180,7 @@ class _Beams:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
-        """What lives on, found for some sentences at a time, whose probabilities a processor's cache can hold."""
+        """What lives on, found for some sentences at a time, so that few probabilities exist at once."""
         decoded = self.model.decode_step(self.tokens[:, :, -1], self.state)
         count = len(self.sentences)
         parts, first = [], 0

@@ -1,0 +1,56 @@
+"""What is made fast stays exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.conftest import model_config, random_model
+from translator import device
+from translator.device import convert, multiply_by_onednn, resolve_device
+from translator.errors import UserError
+
+MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    before = MATMUL.fp32_precision
+    yield
+    MATMUL.fp32_precision = before
+
+
+def test_products_stay_float32_whoever_makes_them() -> None:
+    multiply_by_onednn()
+    torch.manual_seed(0)
+    for rows, inner, columns in ((1, 64, 64), (160, 256, 1024), (700, 1024, 256)):
+        left, right = torch.rand(rows, inner), torch.rand(inner, columns)
+        exact = left.double() @ right.double()
+        assert ((left @ right - exact).abs() / exact).max() < 1e-5
+
+
+def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = MATMUL.fp32_precision
+    monkeypatch.setattr(device, "FLOAT32_ERROR", 0.0)  # no product is exact enough
+    multiply_by_onednn()
+    assert MATMUL.fp32_precision == before
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "learned"])
+@pytest.mark.parametrize(("precision", "error"), [("bf16", 0.15), ("int8", 0.3)])
+def test_a_converted_model_stays_close(positions: str, precision: device.DecodingPrecision, error: float) -> None:
+    model = random_model(model_config(positions=positions))
+    source, target = torch.randint(4, 40, (2, 30)), torch.randint(4, 40, (2, 30))
+    with torch.inference_mode():
+        expected = model(source, target).log_softmax(-1)
+        converted = convert(model, precision)(source, target).float().log_softmax(-1)
+    assert (converted - expected).abs().max() < error * expected.abs().max()
+    assert not torch.equal(converted, expected)
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match="device=cuda"):
+            resolve_device("cuda")

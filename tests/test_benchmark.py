@@ -64,7 +64,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert set(PHASES) <= names
 
     result = script(
-        "benchmark", f"--run={tmp_path}/two", "--sentences=5", "--repeats=2", "--decode-in=int8", f"--output={tmp_path}/d.json")
+        "benchmark", f"--run={tmp_path}/two", "--sentences=2", "--repeats=1", "--decode-in=int8", f"--output={tmp_path}/d.json")
     assert result.returncode == 0, result.stderr.decode()
     decoding = json.loads((tmp_path / "d.json").read_text())
     assert decoding["decoding_precision"] == "int8"

@@ -16,14 +16,12 @@ from translator.checkpoint import newest_run
 from translator.config import TranslateConfig, from_hydra
 from translator.device import tune_cpu
 from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line_errors
-from translator.lines import Line, answer, format_of, open_input, open_output, parse, read_lines, score_answer, warnings
-from translator.translate import Request
+from translator.lines import Line, answer, format_of, notices, open_input, open_output, parse, read_lines, score_answer
+from translator.translate import CHUNK, Request
 from translator.workers import Job, translate_all
 
 INTERRUPTED_EXIT_CODE = 130
 PROMPT = "> "
-# Pairs of given translations scored together.
-PAIRS = 512
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="translate")
@@ -61,8 +59,8 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
             for group in itertools.chain([first], answers):
                 for translation, details in group:
                     line, number = asked.popleft(), number + 1
-                    for warning in warnings(line, translation):
-                        tqdm.write(f"line {number}: {warning}", file=sys.stderr)
+                    for notice in notices(line, translation):
+                        tqdm.write(f"line {number}: {notice}", file=sys.stderr)
                     refusals += bool(line.trouble or translation.refused)
                     output.write(answer(line, translation, details, output_form))
                     bar.update(line.size)
@@ -80,7 +78,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
             itertools.chain.from_iterable(read_lines(file, config.input)),
             itertools.chain.from_iterable(read_lines(given, config.translations)))
         with open_output(config.output) as output:
-            while chunk := list(itertools.islice(pairs, PAIRS)):
+            while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
                 texts = [(text_of(line.request.text), text_of(target)) for line, (_, target) in zip(lines, chunk, strict=False)]
                 details = translator.details(

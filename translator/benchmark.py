@@ -22,8 +22,8 @@ from translator.errors import UserError
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer
-from translator.translate import Request, Translation
-from translator.workers import SHARE, Job, translate_all
+from translator.translate import CHUNK, Request, Translation
+from translator.workers import Job, translate_all
 
 PHASES = ("data", "forward", "backward", "optimizer")
 WARM_UP_UPDATES = 5
@@ -81,7 +81,7 @@ def measure_decoding(job: Job, sources: Sequence[str], *, repeats: int, workers:
 def _time_file(job: Job, sources: Sequence[str], repeats: int, workers: int) -> tuple[float, int]:
     """Seconds of a pass over `sources`, once the workers have started, and the tokens of its translations."""
     requests = [Request(source) for source in sources]
-    shares = [requests[first : first + SHARE] for first in range(0, len(requests), SHARE)]
+    shares = [requests[first : first + CHUNK] for first in range(0, len(requests), CHUNK)]
     answered = tokens = 0
     start = 0.0
     for group in translate_all(job, itertools.chain.from_iterable([shares] * (1 + repeats)), workers=workers):

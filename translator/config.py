@@ -278,7 +278,7 @@ class EvaluateConfig:
 class TranslateConfig:
     """What `scripts/translate.py` composes: conf/translate.yaml."""
 
-    run: Files
+    run: str | tuple[str, ...] | None
     runs: str
     input: str | None
     output: str | None

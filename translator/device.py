@@ -93,7 +93,7 @@ def keep_freed_memory() -> None:
 def multiply_by_onednn() -> None:
     """Have oneDNN multiply float32 matrices on a CPU, where that is as exact as MKL, PyTorch's usual library.
 
-    MKL leaves AVX-512 unused on AMD processors, and takes twice as long. PyTorch asks oneDNN only when it may round inputs to
+    On AMD processors MKL was measured to take twice as long. PyTorch asks oneDNN only when it may round inputs to
     bf16; oneDNN makes use of that on processors with units for such products. Elsewhere it stays with float32: one product
     shows which.
     """

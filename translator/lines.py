@@ -101,7 +101,7 @@ def _asked(line: Line) -> dict[str, Any]:
     return line.fields or {"source": source.decode(errors="replace") if isinstance(source, bytes) else source}
 
 
-def warnings(line: Line, translation: Translation) -> Iterator[str]:
+def notices(line: Line, translation: Translation) -> Iterator[str]:
     """What a person should know of a line."""
     if line.trouble or translation.refused:
         yield line.trouble or translation.refused

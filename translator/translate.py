@@ -29,7 +29,7 @@ from translator.sentences import split_sentences
 from translator.terminology import Terminology, whole_words
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
-# Texts that `stream` translates together: enough to fill batches with sentences of like length.
+# Texts that are translated together: enough to fill batches with sentences of like length.
 CHUNK = 512
 # Searches for an output without banned phrases, each with the spellings ruled out that those before came up with.
 BANNED_TRIES = 20
@@ -289,9 +289,10 @@ class Translator:
             options = dataclasses.replace(options, n_best=min(options.beam_size, 2 * options.n_best))
         source = pad([unit.ids for unit in units]).to(self.device)
         found = search(self.model, source, options, demands)
-        free = dataclasses.replace(options.plain(1), no_repeat_ngram=0, min_length=0, min_length_ratio=0.0, max_length=1)
-        if not all(found) and not all(search(self.model, source, free)):  # not for the rules' sake
-            raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
+        if not all(found):
+            free = dataclasses.replace(options.plain(1), no_repeat_ngram=0, min_length=0, min_length_ratio=0.0, max_length=1)
+            if not all(search(self.model, source, free)):  # not for the rules' sake
+                raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
     def _rank(self, unit: _Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
@@ -304,13 +305,14 @@ class Translator:
                 self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
         texts = [_as_line(text) for text in texts]
+        best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
+        for text, hypothesis in zip(texts, hypotheses, strict=True):
+            best_of_text.setdefault(text, hypothesis)
         if options.mbr:
-            by_text = dict(zip(reversed(texts), reversed(hypotheses), strict=True))
             texts = by_expected_score(texts, options.mbr)
-            hypotheses = [by_text[text] for text in texts]
-        elif not options.sampling:  # pieces may differ where texts do not
-            different = {text: i for i, text in reversed(list(enumerate(texts)))}.values()
-            texts, hypotheses = [texts[i] for i in sorted(different)], [hypotheses[i] for i in sorted(different)]
+            hypotheses = [best_of_text[text] for text in texts]
+        elif not options.sampling:
+            texts, hypotheses = list(best_of_text), list(best_of_text.values())
         return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
 
     def _copy_unknown(self, unit: _Unit, hypothesis: Hypothesis) -> str:

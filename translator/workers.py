@@ -16,10 +16,8 @@ import torch
 from translator.config import SearchConfig
 from translator.device import DecodingPrecision, name_of_precision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import UserError
-from translator.translate import Details, Request, Translation, Translator
+from translator.translate import CHUNK, Details, Request, Translation, Translator
 
-# Texts that a worker translates at a time: enough to fill batches with sentences of like length.
-SHARE = 512
 # Shares given out for each worker before the first is answered: one in work, one waiting.
 AHEAD = 2
 
@@ -71,8 +69,8 @@ def translate_all(
         pending: deque[Future[list[tuple[Translation, Details | None]]]] = deque()
         try:
             for group in requests:
-                for first in range(0, len(group), SHARE):
-                    pending.append(pool.submit(_work, group[first : first + SHARE]))
+                for first in range(0, len(group), CHUNK):
+                    pending.append(pool.submit(_work, group[first : first + CHUNK]))
                 while len(pending) > AHEAD * workers:
                     yield pending.popleft().result()
             while pending:

@@ -48,7 +48,8 @@ def best_continuations(
             ranked, tokens = top_k(rows - held_against[:, None], min(size, rows.size(2)))
             values = rows.gather(2, tokens)
         else:
-            ranked, tokens = values, _ = top_k(rows, min(size, rows.size(2)))
+            values, tokens = top_k(rows, min(size, rows.size(2)))
+            ranked = values
         start = scores[:, members, None]
         ranking, index = (start + ranked).flatten(1).topk(min(size, ranked[0].numel()))
         taken = torch.arange(ranking.size(1), device=scores.device) >= places[:, group, None]

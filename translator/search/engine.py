@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from translator.batching import pad
 from translator.config import SearchConfig
 from translator.search.choice import Continuations, Sampling, best_continuations
-from translator.search.hypothesis import Demands, Hypothesis, Ids, coverage_penalty, length_limits, length_penalty
+from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
 from translator.search.phrases import RequiredPhrases
 from translator.search.rules import rules_of
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -142,7 +143,7 @@ class _Beams:
         self.rules = rules_of(config, demands.banned)
         self.prefixes: Tensor | None = None  # (sentences, longest prefix), padded
         if demands.prefixes is not None and any(demands.prefixes):
-            self.prefixes = _padded(demands.prefixes, device)
+            self.prefixes = pad(demands.prefixes).to(device)
             self.most = self.most + (self.prefixes != PAD_ID).sum(dim=1)
         self.phrases: RequiredPhrases | None = None
         if demands.phrases is not None and any(demands.phrases):
@@ -285,9 +286,3 @@ def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> No
 def _sentences_at_once(log_probabilities: Tensor, count: int) -> int:
     """How many sentences to take together, by the size of what one takes: all but on a CPU."""
     return max(1, AT_ONCE // log_probabilities[0].numel()) if log_probabilities.device.type == "cpu" else count
-
-
-def _padded(rows: list[Ids] | Any, device: torch.device) -> Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD_ID] * (longest - len(row))] for row in rows], device=device)
-

@@ -10,8 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from translator.attention import padding_mask
 from translator.batching import collate
 from translator.search.hypothesis import Ids
+from translator.tokenizer import PAD_ID
 
 
 class Decoder(Protocol):
@@ -46,7 +48,7 @@ def rate(
 ) -> list[Rating]:
     """Rate `outputs` as translations of `sources`, all of which end in EOS, in one pass; models together as an ensemble."""
     batch = collate(sources, outputs).to(device)
-    mask = (batch.source != 0)[:, None, None, :]
+    mask = padding_mask(batch.source, PAD_ID)
     probabilities, attention = [], []
     for model in models:
         hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, need_weights=True)

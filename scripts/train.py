@@ -19,6 +19,7 @@ from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.interruption import Interrupted
+from translator.lock import sole_user
 from translator.model import Transformer
 from translator.tatoeba import fetch_default
 from translator.tracking import say
@@ -43,6 +44,12 @@ def main(composed: DictConfig) -> None:
     fetch_default(config.data.path)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
     say(describe(corpus.report))
+    with sole_user(folder.path):
+        train(config, folder, corpus, device)
+
+
+def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device) -> None:
+    """Train in the folder to the end, or as far as signals let, and tell the outcome."""
     folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     model = new_model(config, corpus).to(device)
     precision = resolve_precision(config.precision, device)
@@ -53,9 +60,9 @@ def main(composed: DictConfig) -> None:
     say_plan(trainer, corpus, model, device, precision)
     try:
         outcome = trainer.fit()
-    except Interrupted:
+    except Interrupted as stop:
         say(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
-        sys.exit(130)
+        sys.exit(stop.exit_code)
     load_into(model, folder.load_weights(), folder.model_file)
     report(outcome, translator, corpus, config, folder)
 

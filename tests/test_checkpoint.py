@@ -21,6 +21,7 @@ from translator.tokenizer import train_tokenizer
 def folder(tmp_path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
     folder.checkpoints.mkdir(parents=True)
+    folder.config_file.touch()
     return folder
 
 
@@ -61,7 +62,7 @@ def test_a_checkpoint_may_be_saved_again(folder):
     folder.save_checkpoint(10, weights(1), {}, {"known": 1})
     folder.save_checkpoint(10, weights(2), {}, {"known": 2})
     loaded, _, state = folder.load_checkpoint(10)
-    assert (loaded["w"][0, 0], state) == (2, {"known": 2})
+    assert (loaded["w"][0, 0], state) == (1, {"known": 2})  # of the same update only the state can be new
 
 
 def test_half_written_checkpoints_are_not_seen(folder):
@@ -89,7 +90,7 @@ def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch):
     path = folder.model_file
     save_tensors(path, weights(1))
 
-    def full_disk(_: object, path: Path) -> None:
+    def full_disk(_: object, path: Path, **__: object) -> None:
         path.write_bytes(b"half")
         raise SafetensorError("No space left on device")
 
@@ -97,7 +98,63 @@ def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch):
     with pytest.raises(UserError, match=r"model\.safetensors: cannot be written"):
         save_tensors(path, weights(2))
     assert folder.load_weights()["w"][0, 0] == 1
-    assert [p.name for p in folder.path.iterdir() if p.is_file()] == ["model.safetensors"]  # no half file beside it
+    assert {p.name for p in folder.path.iterdir()} == {"model.safetensors", "config.yaml", "checkpoints"}  # no half file
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "training.safetensors", "state.json"])
+def test_a_flipped_bit_anywhere_is_noticed(folder, name):
+    """Each bit of a small file, one at a time: what is read is what was written, or nothing is."""
+    folder.save_checkpoint(10, weights(1), weights(2), {"update": 10, "loss": 0.5})
+    path = folder.checkpoints / "00000010" / name
+    whole = path.read_bytes()
+    noticed = 0
+    for place in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            loaded, training, state = folder.load_checkpoint(10)
+        except UserError:
+            noticed += 1
+        else:  # a bit of white space, or of the name of the sum
+            assert (loaded["w"][0, 0], training["w"][2, 1], state) == (1, 2, {"update": 10, "loss": 0.5})
+    assert noticed > 0.8 * 8 * len(whole)
+
+
+def test_a_damaged_tokenizer_is_named(run_folder, tmp_path):
+    folder = RunFolder(shutil.copytree(run_folder, tmp_path / "run"))
+    file = folder.path / "tokenizer.model"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer\.model: damaged"):
+        folder.load_tokenizers()
+
+
+def test_a_run_folder_of_a_later_format_is_refused_by_version(run_folder, tmp_path):
+    folder = RunFolder(shutil.copytree(run_folder, tmp_path / "run"))
+    text = folder.config_file.read_text()
+    folder.config_file.write_text(text.replace("format: 1", "format: 2") + "an_option_of_tomorrow: 3\n")
+    with pytest.raises(UserError, match="format 2"):
+        folder.load_config()
+    folder.config_file.write_text(text.replace("format: 1\n", ""))  # older than the number
+    folder.load_config()
+
+
+def test_nothing_is_saved_into_a_folder_that_is_gone(folder):
+    shutil.rmtree(folder.path)
+    with pytest.raises(UserError, match="removed or moved"):
+        folder.save_checkpoint(10, weights(1), {}, {})
+    assert not folder.path.exists()
+
+
+def test_what_a_killed_process_left_half_written_is_cleared(folder):
+    folder.save_checkpoint(10, weights(1), {}, {})
+    (folder.checkpoints / ".00000020.partial").mkdir()
+    (folder.path / ".model.safetensors.partial").write_bytes(b"half")
+    folder.clear_partial()
+    assert not list(folder.path.rglob(".*.partial"))
+    assert folder.resumable() == [10]
 
 
 def test_no_run_folder_and_no_weights_are_told_apart(tmp_path, run_folder):
@@ -121,7 +178,7 @@ def test_nothing_in_a_run_folder_is_pickled(run_folder, tmp_path):
         head = path.read_bytes()[:4]
         assert not (head[:1] == b"\x80" and head[1] <= 5), path  # a pickle of protocol 2 to 5
         assert not head.startswith(b"PK\x03\x04"), path  # torch.save's archive, which holds one
-        assert path.suffix in {".safetensors", ".json", ".yaml", ".model"}, path
+        assert path.suffix in {".safetensors", ".json", ".yaml", ".model"} or path.name == "SHA256SUMS", path
 
 
 def test_a_moved_folder_and_its_copy_load_alike(run_folder, tmp_path):

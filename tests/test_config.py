@@ -9,6 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from tests.conftest import ROOT, composed, run_config
+from translator.checkpoint import RunFolder
 from translator.config import (
     EvaluateConfig,
     ModelConfig,
@@ -16,7 +17,7 @@ from translator.config import (
     TranslateConfig,
     build,
     from_hydra,
-    load_config,
+    read_yaml,
     to_yaml,
 )
 from translator.errors import UserError
@@ -104,16 +105,16 @@ def test_a_misspelt_option_is_told_the_nearest():
 def test_yaml_round_trip(tmp_path):
     config = run_config("model.encoder_window=[3,null,3,null]", "data.train=[a.en,a.de]", "data.path=null", "data.limit=10")
     (tmp_path / "config.yaml").write_text(to_yaml(config))
-    assert load_config(RunConfig, tmp_path / "config.yaml") == config
+    assert build(RunConfig, read_yaml(tmp_path / "config.yaml")) == config
 
 
 @pytest.mark.parametrize(
     "text", ["", "a: [", "- 1\n- 2\n", "model: 3\n", "\x00\x01", "name: x\n", "3\n", "just words\n", "a: 1\na: 2\n"])
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
+    folder = RunFolder(tmp_path)
+    folder.config_file.write_text(text)
     with pytest.raises(UserError, match=r"config\.yaml") as caught:
-        load_config(RunConfig, path)
+        folder.load_config()
     assert "\n" not in str(caught.value)
 
 
@@ -163,7 +164,7 @@ def test_no_option_takes_a_value_of_another_kind(group, option, hint):
 def test_any_text_survives_yaml(tmp_path, name):
     config = dataclasses.replace(run_config(), name=name)
     (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    assert load_config(RunConfig, tmp_path / "config.yaml") == config
+    assert build(RunConfig, read_yaml(tmp_path / "config.yaml")) == config
 
 
 def test_windows_layer_by_layer():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -146,11 +147,23 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
     trainer.fit()
     newest = trainer.folder.checkpoints / f"{12:08d}" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
-    assert setup(options()).state.update == 8
+    again = setup(options())
+    assert again.state.update == 8
     assert "damaged" in capsys.readouterr().err
+    again.fit()  # and saves the same update anew, beside the damaged one
+    assert setup(options()).state.update == 12
+    assert (again.folder.checkpoints / "damaged-00000012").is_dir()
     for path in trainer.folder.checkpoints.rglob("*.safetensors"):
         path.write_bytes(b"junk")
     with pytest.raises(UserError, match="no checkpoint can be read"):
+        setup(options())
+
+
+def test_a_training_that_lost_its_checkpoints_is_not_begun_anew(setup):
+    trainer = setup(options())
+    trainer.fit()
+    shutil.rmtree(trainer.folder.checkpoints)
+    with pytest.raises(UserError, match="checkpoints of this training are gone"):
         setup(options())
 
 

@@ -1,8 +1,9 @@
 """A run folder's files: what stands where, atomic writes, verified loads, averaged weights (floor 4).
 
     runs/<name>/
-      config.yaml            the resolved options
+      config.yaml            the resolved options, and the format of this folder
       tokenizer.model        or tokenizer.source.model and tokenizer.target.model
+      SHA256SUMS             of the tokenizers, as `sha256sum -c` reads them
       data_report.json       what was read, kept and dropped
       model.safetensors      the weights to translate with: the best so far, the chosen ones at the end
       outcome.json           which weights those are, once training has ended
@@ -10,11 +11,13 @@
       tensorboard/           the same as curves, with samples and attention maps
       checkpoints/<update>/  weights.safetensors; for the newest also training.safetensors and state.json, to go on from
 
-Tensors are safetensors and the rest is text: nothing here is ever unpickled.
+Tensors are safetensors and the rest is text: nothing here is ever unpickled. Safetensors files and state.json hold the SHA-256
+of what they say, which is looked at whenever they are read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -23,15 +26,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from translator.config import RunConfig, load_config, to_yaml
+from translator.config import RunConfig, build, read_yaml, to_yaml
 from translator.errors import UserError
 from translator.tokenizer import Tokenizer
 
 Weights = dict[str, Tensor]
+
+# To be raised when a run folder changes so that older releases would misread it.
+FORMAT = 1
+# The name under which a file holds its own sum.
+SUM = "sha256"
 
 
 class RunFolder:
@@ -39,6 +47,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.sums_file = self.path / "SHA256SUMS"
         self.config_file = self.path / "config.yaml"
         self.model_file = self.path / "model.safetensors"
         self.metrics_file = self.path / "metrics.jsonl"
@@ -51,21 +60,31 @@ class RunFolder:
         """Lay the folder out. config.yaml comes last: a folder that has one has the rest."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         source, target = tokenizers
-        if source is target:
-            write_bytes(self.path / "tokenizer.model", source.model)
-        else:
-            write_bytes(self.path / "tokenizer.source.model", source.model)
-            write_bytes(self.path / "tokenizer.target.model", target.model)
+        files = {"tokenizer.model": source} if source is target else {
+            "tokenizer.source.model": source, "tokenizer.target.model": target}
+        for name, tokenizer in files.items():
+            write_bytes(self.path / name, tokenizer.model)
+        write_text(self.sums_file, "".join(
+            f"{hashlib.sha256(tokenizer.model).hexdigest()}  {name}\n" for name, tokenizer in files.items()))
         write_text(self.report_file, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
-        write_text(self.config_file, to_yaml(config))
+        write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
 
     def load_config(self) -> RunConfig:
         if not self.config_file.is_file():
             raise UserError(f"{self.path}: no run folder here (it has no config.yaml); `make train` makes one")
-        return load_config(RunConfig, self.config_file)
+        values = read_yaml(self.config_file)
+        version = values.pop("format", FORMAT) if isinstance(values, dict) else FORMAT
+        if not isinstance(version, int) or version > FORMAT:
+            raise UserError(
+                f"{self.path}: a run folder of format {version}, and this release reads up to {FORMAT}: update the translator")
+        try:
+            return build(RunConfig, values)
+        except UserError as error:
+            raise UserError(f"{self.config_file}: {error}") from error
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """The source's and the target's tokenizer: one and the same where they are joint."""
+        self._check_sums()
         joint = self.path / "tokenizer.model"
         if joint.is_file():
             tokenizer = Tokenizer.load(joint)
@@ -97,18 +116,41 @@ class RunFolder:
             return None
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint aside, sync it, then rename it into place: a reader never sees half of one."""
+        """Write a checkpoint aside, sync it, then rename it into place: a reader never sees half of one.
+
+        Of an update that is saved already only the state is new: what has been validated and recorded since.
+        """
+        if not self.config_file.is_file():
+            raise UserError(f"{self.path}: the run folder was removed or moved while it was trained in; nothing was saved")
         final = self._checkpoint(update)
+        if update in self.resumable():
+            write_text(final / "state.json", _sealed(state))
+            return
+        shutil.rmtree(final, ignore_errors=True)
         partial = final.with_name(f".{final.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_tensors(partial / "weights.safetensors", weights)
-        save_tensors(partial / "training.safetensors", training)
-        write_text(partial / "state.json", json.dumps(state, indent=1) + "\n")
-        if final.exists():  # the same update saved again, with more known about it: a validation's outcome
-            shutil.rmtree(final)
-        partial.rename(final)
-        _sync(self.checkpoints)
+        try:
+            partial.mkdir(parents=True)
+            save_tensors(partial / "weights.safetensors", weights)
+            save_tensors(partial / "training.safetensors", training)
+            write_text(partial / "state.json", _sealed(state))
+            partial.rename(final)
+            _sync(self.checkpoints)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    def set_aside(self, update: int) -> Path:
+        """Rename a damaged checkpoint, so that its update can be saved anew; its new place."""
+        damaged = self.checkpoints / f"damaged-{update:08d}"
+        shutil.rmtree(damaged, ignore_errors=True)
+        return self._checkpoint(update).rename(damaged)
+
+    def clear_partial(self) -> None:
+        """Remove what a process that was killed while it wrote has left; for the sole user of the folder."""
+        for place in (self.path, self.checkpoints):
+            for left in place.glob(".*.partial"):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def resumable(self) -> list[int]:
         """The updates of the checkpoints that hold all it takes to go on, newest first."""
@@ -118,10 +160,7 @@ class RunFolder:
     def load_checkpoint(self, update: int) -> tuple[Weights, Weights, dict[str, Any]]:
         """Weights, training tensors and state of a checkpoint."""
         folder = self._checkpoint(update)
-        try:
-            state = json.loads((folder / "state.json").read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{folder / 'state.json'}: damaged checkpoint: {error}") from error
+        state = _unsealed(folder / "state.json")
         return load_tensors(folder / "weights.safetensors"), load_tensors(folder / "training.safetensors"), state
 
     def average(self, updates: Sequence[int]) -> Weights:
@@ -145,6 +184,14 @@ class RunFolder:
             else:
                 shutil.rmtree(folder)
 
+    def _check_sums(self) -> None:
+        """UserError where a file is not what SHA256SUMS says; a folder older than these sums has none."""
+        for line in self.sums_file.read_text().splitlines() if self.sums_file.is_file() else ():
+            expected, name = line.split("  ")
+            file = self.path / Path(name).name
+            if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+                raise UserError(f"{file}: damaged: it is not the file that was written; take it from a copy of the run")
+
     def _checkpoint(self, update: int) -> Path:
         return self.checkpoints / f"{update:08d}"
 
@@ -158,22 +205,60 @@ def newest_run(runs: Path) -> Path:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file aside, sync it, then rename it into place."""
+    """Write a safetensors file, with the sum of what it holds, aside; sync it, then rename it into place."""
     partial = path.with_name(f".{path.name}.partial")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, partial)
-    except SafetensorError as error:  # how it reports a full disk or a missing permission
+        save_file(plain, partial, metadata={SUM: _sum_of(plain)})
+        _sync(partial)
+        partial.rename(path)
+    except (SafetensorError, OSError) as error:  # the first is how a full disk or a missing permission is reported
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error}") from error
-    _sync(partial)
-    partial.rename(path)
 
 
 def load_tensors(path: Path) -> Weights:
+    """The tensors of a safetensors file; UserError where it is damaged, by its own sum if it holds one."""
     try:
-        return load_file(path)
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+            expected = (file.metadata() or {}).get(SUM)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: damaged or missing weights: {error}") from error
+    if expected is not None and _sum_of(tensors) != expected:
+        raise UserError(f"{path}: damaged weights: they are not those that were written")
+    return tensors
+
+
+def _sum_of(tensors: Weights) -> str:
+    """Of names, types, shapes and numbers."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def _sealed(state: Mapping[str, Any]) -> str:
+    """A state as JSON, with its sum."""
+    return json.dumps({SUM: hashlib.sha256(_canonical(state)).hexdigest(), "state": state}, indent=1) + "\n"
+
+
+def _unsealed(path: Path) -> dict[str, Any]:
+    """The state of a file that `_sealed` made; UserError where it is damaged."""
+    try:
+        sealed = json.loads(path.read_text(encoding="utf-8"))
+        expected, state = sealed[SUM], sealed["state"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: damaged checkpoint: {error}") from error
+    if hashlib.sha256(_canonical(state)).hexdigest() != expected:
+        raise UserError(f"{path}: damaged checkpoint: it is not what was written")
+    return state
+
+
+def _canonical(state: Mapping[str, Any]) -> bytes:
+    return json.dumps(state, sort_keys=True).encode()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -303,20 +303,16 @@ def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
     return build(cls, OmegaConf.to_container(composed, resolve=True))
 
 
-def load_config(cls: type[Config], path: Path) -> Config:
-    """The dataclass `cls` of a YAML file such as a run's `config.yaml`."""
+def read_yaml(path: Path) -> Any:
+    """What a YAML file such as a run's `config.yaml` holds, nothing in it interpolated."""
     try:
-        values = OmegaConf.to_container(OmegaConf.load(path))
+        return OmegaConf.to_container(OmegaConf.load(path))
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:  # OSError: a lone scalar, too
         raise UserError(f"{path}: not a configuration file: {one_line(str(error))}") from error
-    try:
-        return build(cls, values)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
 
 
 def to_yaml(config: Any) -> str:
-    """A dataclass as the YAML text that `load_config` reads back."""
+    """A dataclass as YAML text, of which `read_yaml` and `build` make the same again."""
     return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
 
 
 class UserError(Exception):
@@ -27,6 +28,9 @@ def one_line_errors() -> Iterator[None]:
         yield
     except UserError as error:
         _exit(str(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:  # the reader of our stdout has left, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:

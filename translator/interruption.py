@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +13,16 @@ from translator.tracking import say
 class Interrupted(Exception):
     """SIGINT or SIGTERM came; everything up to here is saved."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
 
 class Interruption:
     """A first SIGINT or SIGTERM raises Interrupted at once, or after work that must be whole; a second ends the process."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked: int | None = None
         self._in_whole_work = False
 
     @contextmanager
@@ -38,13 +43,14 @@ class Interruption:
             yield
         finally:
             self._in_whole_work = False
-        if self._asked:
-            raise Interrupted
+        if self._asked is not None:
+            raise Interrupted(self._asked)
 
     def _handle(self, number: int, frame: object) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = True
+        if self._asked is not None:  # files take their names when they are whole: there is nothing to tidy up
+            say("left at once; the checkpoint before this one stands")
+            os._exit(128 + number)
+        self._asked = number
         say("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
         if not self._in_whole_work:
-            raise Interrupted
+            raise Interrupted(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,12 +25,31 @@ def say(text: str) -> None:
 
 
 class Tracker:
-    """Records measurements by update. Opening it at an earlier update drops what a killed run wrote after it."""
+    """Records measurements by update, in one file of lines and in TensorBoard's."""
 
-    def __init__(self, metrics_file: Path, tensorboard: Path, *, update: int) -> None:
+    def __init__(self, metrics_file: Path, tensorboard: Path, *, recorded: Mapping[str, int] | None = None) -> None:
+        """`recorded`: what `flush` told when the training was last saved; anything later than that is dropped."""
         self.metrics_file = metrics_file
-        _drop_after(metrics_file, update)
-        self._writer = SummaryWriter(str(tensorboard), purge_step=update + 1, flush_secs=10)
+        self.tensorboard = tensorboard
+        if recorded is not None:
+            for file in self._files():
+                if file.name in recorded:
+                    os.truncate(file, min(recorded[file.name], file.stat().st_size))
+                else:
+                    file.unlink()
+        self._writer = SummaryWriter(str(tensorboard), flush_secs=10)
+
+    def flush(self) -> dict[str, int]:
+        """Put everything on disk; the bytes of each file, by name."""
+        self._writer.flush()
+        if self.metrics_file.is_file():
+            with self.metrics_file.open("rb") as file:
+                os.fsync(file.fileno())
+        return {file.name: file.stat().st_size for file in self._files()}
+
+    def _files(self) -> list[Path]:
+        events = sorted(self.tensorboard.glob("events.out.tfevents.*"))
+        return [self.metrics_file, *events] if self.metrics_file.exists() else events
 
     def scalars(self, update: int, values: Mapping[str, float]) -> None:
         """Append one line {"update": ..., name: value, ...} to metrics.jsonl, and each value to its TensorBoard curve."""
@@ -82,20 +102,3 @@ def draw_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]
         axes.set_yticks(range(len(target)), target if head == 0 else [""] * len(target), fontsize=7)
         axes.set_title(f"head {head + 1}", fontsize=8)
     return figure
-
-
-def _drop_after(metrics_file: Path, update: int) -> None:
-    """Drop the lines of later updates, and a last line cut short."""
-    if not metrics_file.is_file():
-        return
-    kept = []
-    for line in metrics_file.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if record["update"] <= update:
-            kept.append(line + "\n")
-    partial = metrics_file.with_name(f".{metrics_file.name}.partial")
-    partial.write_text("".join(kept), encoding="utf-8")
-    partial.rename(metrics_file)

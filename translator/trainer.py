@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -48,6 +50,7 @@ class TrainingState:
     tokens: int = 0
     seconds: float = 0.0
     validations: list[Validation] = field(default_factory=list)
+    recorded: dict[str, int] | None = None  # bytes of the files of measurements; None: saved before this was noted
 
 
 @dataclass(frozen=True)
@@ -125,24 +128,30 @@ class Trainer:
 
         Raises Interrupted, with everything saved, on SIGINT or SIGTERM; a second signal ends the process at once.
         """
-        self._tracker = Tracker(self.folder.metrics_file, self.folder.tensorboard, update=self.state.update)
+        self._tracker = Tracker(self.folder.metrics_file, self.folder.tensorboard, recorded=self.state.recorded)
         self._progress = Progress(1.0, unit="", done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         try:
             with self._interruption.caught():
-                while True:
-                    if self._validation_due():  # first: a run stopped before its validation takes it up here
-                        self._validate()
-                    if reason := self._stop_reason():
-                        return self._finish(reason)
-                    with self._interruption.put_off():
-                        self._update()
-        except Interrupted:
-            self._save()
-            raise
+                try:
+                    if not self.folder.resumable():  # from now on, a folder without checkpoints has lost them
+                        self._save()
+                    return self._train()
+                except Interrupted:
+                    self._save()
+                    raise
         finally:
             self._progress.close()
             self._tracker.close()
+
+    def _train(self) -> Outcome:
+        while True:
+            if self._validation_due():  # first: a run stopped before its validation takes it up here
+                self._validate()
+            if reason := self._stop_reason():
+                return self._finish(reason)
+            with self._interruption.put_off():
+                self._update()
 
     def _update(self) -> None:
         """The next batches, one step of the optimizer, and the books."""
@@ -214,14 +223,17 @@ class Trainer:
 
     def _validate(self) -> None:
         """Measure the weights as they stand, save a checkpoint, and the model if it is the best so far."""
-        with self._averaged_weights():
+        average = None if self.average is None else self.average.weights
+        with self._using(average):
             metrics, translations = self.validator.measure()
-            self.validator.show(self.state.update, metrics, translations, self._tracker)
+        with self._interruption.put_off():  # what is recorded and what is saved go together
+            with self._using(average):
+                self.validator.show(self.state.update, metrics, translations, self._tracker)
             self.state.validations.append({"update": self.state.update, **metrics})
             if self._best()["update"] == self.state.update:
-                save_tensors(self.folder.model_file, weights_of(self.model))
+                save_tensors(self.folder.model_file, average or weights_of(self.model))
+            self._save()
         give_back_freed_memory()
-        self._save()
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
@@ -232,11 +244,12 @@ class Trainer:
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
         updates = to_average(self.state.validations, self.config.train)
         if len(updates) > 1:
-            load_into(self.model, self.folder.average(updates), self.folder.checkpoints)
-            averaged, _ = self.validator.measure()
+            average = self.folder.average(updates)
+            with self._using(average):
+                averaged, _ = self.validator.measure()
             if better(self.config.train.metric, averaged[self.config.train.metric], metrics[self.config.train.metric]):
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
-                save_tensors(self.folder.model_file, weights_of(self.model))
+                save_tensors(self.folder.model_file, average)
         chosen = Outcome(self.state.update, kept, metrics, reason)
         self.folder.save_outcome(asdict(chosen))
         return chosen
@@ -245,13 +258,13 @@ class Trainer:
         return ranked(self.state.validations, self.config.train)[0]
 
     @contextmanager
-    def _averaged_weights(self) -> Iterator[None]:
-        """Inside, the model has the moving average of its weights, where one is kept."""
-        if self.average is None:
+    def _using(self, weights: Weights | None) -> Iterator[None]:
+        """Inside, the model has these weights instead of its own; its own where there are none."""
+        if weights is None:
             yield
             return
         own = {name: weight.clone() for name, weight in weights_of(self.model).items()}
-        load_into(self.model, self.average.weights, self.folder.path)
+        load_into(self.model, weights, self.folder.path)
         try:
             yield
         finally:
@@ -261,6 +274,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
+        self.state.recorded = self._tracker.flush()
         training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
         weights = weights_of(self.model)
         if self.average is not None:
@@ -272,19 +286,26 @@ class Trainer:
         self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=[*averaged, *(v["update"] for v in needed)])
 
     def _resume(self) -> None:
-        """Take up the newest checkpoint that is whole."""
-        updates = self.folder.resumable()
-        for update in updates:
+        """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
+        self.folder.clear_partial()
+        damaged: list[int] = []
+        for update in (updates := self.folder.resumable()):
             try:
                 weights, training, state = self.folder.load_checkpoint(update)
             except UserError as damage:
                 say(f"warning: {damage}; trying the checkpoint before it")
+                damaged.append(update)
                 continue
             self._restore(weights, training)
-            self.state = TrainingState(**state)
+            self.state = _state_of(state, self.folder.checkpoints)
+            for other in damaged:
+                say(f"warning: set aside as {self.folder.set_aside(other)}")
             return
-        if updates:
-            raise UserError(f"{self.folder.checkpoints}: no checkpoint can be read; choose another name= to start anew")
+        if updates or self.folder.metrics_file.is_file():
+            lost = "no checkpoint can be read" if updates else "the checkpoints of this training are gone"
+            raise UserError(
+                f"{self.folder.checkpoints}: {lost}; put a copy there to go on, or choose another name= to start anew")
+        self.state.recorded = {}
 
     def _restore(self, weights: Weights, training: Weights) -> None:
         if self.average is not None:
@@ -303,6 +324,14 @@ class Trainer:
             self._fraction(),
             f"epoch {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
             f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
+
+
+def _state_of(values: Mapping[str, Any], where: Path) -> TrainingState:
+    """The state that `asdict` made these of."""
+    try:
+        return TrainingState(**values)
+    except TypeError as error:
+        raise UserError(f"{where}: state.json is of another release of the translator: {error}") from error
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

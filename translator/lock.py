@@ -1,0 +1,31 @@
+"""One process at a time on a folder (floor 1)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from translator.errors import UserError, one_line
+
+
+@contextmanager
+def sole_user(folder: Path) -> Iterator[None]:
+    """Inside, no other process has `folder`, which is made if need be; UserError, naming the other, where one has it.
+
+    The system itself drops the lock of a process that ends, however it ends: what a killed one leaves behind stops nobody.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    holder = folder / ".lock.holder"
+    try:
+        lock = FileLock(folder / ".lock").acquire(blocking=False)
+    except Timeout:
+        other = one_line(holder.read_text()) if holder.is_file() else "another process"
+        raise UserError(f"{folder}: {other} is at work here; wait for its end, stop it, or choose another name=") from None
+    with lock:
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        yield

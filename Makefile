@@ -8,7 +8,7 @@ export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench growth data test lint setup clean
+.PHONY: help train evaluate translate board bench growth data test torture lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,9 @@ data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
 test: $(READY) $(TATOEBA) ## Run the tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+torture: $(READY) ## Kill trainings at 50 random instants and compare them with one left alone
+	@KILLS=50 $(BIN)/python -m pytest -s tests/test_torture.py $(ARGS)
 
 lint: $(READY) ## Check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .

@@ -1,0 +1,180 @@
+"""A training killed at any instant and begun again is the one never interrupted.
+
+Real runs of scripts/train.py get SIGKILL at random instants of every phase, are started again by the same command, and must end
+with the same files, bit for bit. `make torture` kills fifty times; the tests, a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.conftest import PAIRS, ROOT, write_pairs
+from translator.checkpoint import RunFolder, load_tensors
+
+KILLS = int(os.environ.get("KILLS", "4"))
+# Kills that one run has to survive, at most.
+KILLS_OF_A_RUN = 5
+UPDATES, VALIDATE_EVERY = 40, 5
+OPTIONS = [
+    "data=files", "model=tiny", "model.d_model=32", "model.d_ff=48", "model.encoder_layers=1", "model.decoder_layers=1",
+    "model.dropout=0.1", "device=cpu", "precision=fp32", "tokenizer.vocab_size=320", "tokenizer.sampling=0.2",
+    "optim.ema_decay=0.9", "optim.warmup_updates=5", "train.batch_tokens=150", "train.accumulation=2", "train.log_every=1",
+    f"train.max_updates={UPDATES}", "train.max_epochs=null", "train.max_minutes=null", f"train.validate_every={VALIDATE_EVERY}",
+    "train.average_count=3"]
+NOT_REPEATED = {"train/tokens_per_second"}
+
+Instant = Callable[["Run"], None]
+
+
+class Run:
+    """A training under way in a process of its own."""
+
+    def __init__(self, data: Path, folder: RunFolder, seconds: float) -> None:
+        """`seconds`: from start to end, of a run left alone."""
+        self.folder = folder
+        self.seconds = seconds
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "scripts" / "train.py"), *OPTIONS, f"data.train={data}", f"data.cache={data.parent}",
+             f"runs={folder.path.parent}", f"name={folder.path.name}"],
+            cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def wait_until(self, happened: Callable[[], bool]) -> None:
+        """Until that, or the end."""
+        while self.process.poll() is None and not happened():
+            time.sleep(0.0005)
+
+    def validations(self) -> int:
+        """How many are in the file of measurements."""
+        try:
+            return self.folder.metrics_file.read_text().count("validation/loss")
+        except FileNotFoundError:
+            return 0
+
+    def updates(self) -> int:
+        """How many updates the file of measurements tells of."""
+        try:
+            return self.folder.metrics_file.read_text().count("train/loss")
+        except FileNotFoundError:
+            return 0
+
+
+def while_starting(run: Run) -> None:
+    time.sleep(random.uniform(0, 0.7 * run.seconds))
+
+
+def while_training(run: Run) -> None:
+    """In the midst of an update, of its accumulation or between two."""
+    some = run.updates() + random.randint(1, UPDATES // 2)
+    run.wait_until(lambda: run.updates() >= some)
+    time.sleep(random.uniform(0, 0.1))
+
+
+def while_validating(run: Run) -> None:
+    before = run.updates()
+    due = (before // VALIDATE_EVERY + random.randint(1, 2)) * VALIDATE_EVERY
+    run.wait_until(lambda: run.updates() >= due)
+    time.sleep(random.uniform(0, 0.05))
+
+
+def while_saving(run: Run) -> None:
+    skip = random.randint(0, 2)
+    known = run.validations()
+    run.wait_until(lambda: run.validations() > known + skip)
+    run.wait_until(lambda: any(run.folder.checkpoints.glob(".*.partial")))
+    time.sleep(random.choice([0, random.uniform(0, 0.02)]))
+
+
+def while_ending(run: Run) -> None:
+    """While the average is measured, or the test split translated."""
+    run.wait_until(lambda: run.validations() >= UPDATES // VALIDATE_EVERY)
+    time.sleep(random.uniform(0, 0.5))
+
+
+INSTANTS: list[Instant] = [while_training, while_saving, while_validating, while_ending, while_starting]
+
+
+def contents(folder: RunFolder) -> dict[str, Any]:
+    """All that a run leaves but the time it took."""
+    weights, training, state = folder.load_checkpoint(UPDATES)
+    lines = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
+    events = EventAccumulator(str(folder.tensorboard), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
+    return {
+        "checkpoints": sorted(path.name for path in folder.checkpoints.iterdir()),
+        "weights": weights | {f"training.{name}": tensor for name, tensor in training.items()},
+        "model": load_tensors(folder.model_file),
+        "state": {name: value for name, value in state.items() if name not in ("seconds", "recorded")},
+        "outcome": folder.load_outcome(),
+        "metrics": [{name: value for name, value in line.items() if name not in NOT_REPEATED} for line in lines],
+        "curves": {
+            name: [(event.step, event.value) for event in events.Scalars(name)]
+            for name in events.Tags()["scalars"] if name not in NOT_REPEATED},
+        "maps": [event.step for event in events.Images("validation/attention")],
+        "samples": [
+            (event.step, event.tensor_proto.string_val[0]) for event in events.Tensors("validation/samples/text_summary")],
+        "test": (folder.path / "evaluation-test" / "hypothesis.txt").read_text(),
+    }
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, values in expected.items():
+        if isinstance(values, dict) and all(isinstance(value, torch.Tensor) for value in values.values()):
+            assert found[name].keys() == values.keys(), name
+            assert all(torch.equal(found[name][key], values[key]) for key in values), name
+        else:
+            assert found[name] == values, name
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", PAIRS)
+
+
+@pytest.fixture(scope="module")
+def untouched(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], float]:
+    """What a run left alone leaves, and how long it takes."""
+    folder = RunFolder(tmp_path_factory.mktemp("whole") / "untouched")
+    started = time.monotonic()
+    run = Run(data, folder, 0)
+    _, said = run.process.communicate()
+    assert run.process.returncode == 0, said.decode()
+    return contents(folder), time.monotonic() - started
+
+
+def test_a_run_killed_again_and_again_is_the_run_never_interrupted(data, untouched, tmp_path):
+    expected, seconds = untouched
+    random.seed(KILLS)
+    kills: Counter[str] = Counter()
+    runs = 0
+    while kills.total() < KILLS:
+        runs += 1
+        folder = RunFolder(tmp_path / f"run-{runs}")
+        for _ in range(min(KILLS_OF_A_RUN, KILLS - kills.total())):
+            instant = INSTANTS[kills.total() % len(INSTANTS)]
+            run = Run(data, folder, seconds)
+            instant(run)
+            if run.process.poll() is None:
+                run.process.send_signal(signal.SIGKILL)
+            _, said = run.process.communicate()
+            if run.process.returncode != -signal.SIGKILL:  # it had ended before
+                assert run.process.returncode == 0, said.decode()
+                break
+            kills[instant.__name__] += 1
+        last = Run(data, folder, seconds)
+        _, said = last.process.communicate()
+        assert last.process.returncode == 0, said.decode()
+        assert_same(contents(folder), expected)
+    print(f"\n{kills.total()} kills of {runs} runs, all of which ended as the run never killed:", dict(kills))

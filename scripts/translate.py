@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hydra
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from translator.checkpoint import newest_run
+from translator.checkpoint import RunFolder, newest_run
 from translator.config import TranslateConfig, from_hydra
-from translator.device import tune_cpu
-from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line_errors
-from translator.lines import Line, answer, format_of, notices, open_input, open_output, parse, read_lines, score_answer
+from translator.device import DecodingPrecision, name_of_precision, resolve_device, resolve_precision, tune_cpu
+from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
+from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer
+from translator.output import Output
 from translator.translate import CHUNK, Request
 from translator.workers import Job, translate_all
 
-INTERRUPTED_EXIT_CODE = 130
 PROMPT = "> "
 
 
@@ -30,42 +32,76 @@ def main(composed: DictConfig) -> None:
     config = from_hydra(TranslateConfig, composed)
     tune_cpu()
     runs = (config.run,) if isinstance(config.run, str) else config.run or (str(newest_run(Path(config.runs))),)
-    job = Job(runs, config.device, config.precision, config.search, config.details)
-    try:
-        refusals = score_lines(config, job) if config.translations else translate_lines(config, job)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED_EXIT_CODE)
-    if refusals:
+    job = Job(runs, config.device, settled_precision(config), config.search, config.details)
+    if score_lines(config, job) if config.translations else translate_lines(config, job):
         sys.exit(USER_ERROR_EXIT_CODE)
+
+
+def settled_precision(config: TranslateConfig) -> DecodingPrecision:
+    """The precision, measured once if it is to be: workers and a later start must agree on it."""
+    if config.precision != "auto":
+        return config.precision
+    return name_of_precision(resolve_precision("auto", resolve_device(config.device)))
 
 
 def translate_lines(config: TranslateConfig, job: Job) -> int:
     """Answer every line with a line; how many were refused."""
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
     asked: deque[Line] = deque()
-    refusals = number = 0
+    number = 0
     with open_input(config.input) as file, progress(config) as bar:
+        output = Output(config.output, shaping(config, job) if config.input is not None else None)
+        if output.done:
+            tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
 
         def requests() -> Iterator[list[Request]]:
+            nonlocal number
             interactive = config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
             for lines in prompted() if interactive else read_lines(file, config.input):
                 parsed = [parse(line, form) for line in lines]
+                if not asked and number + len(parsed) <= output.done:
+                    number += len(parsed)
+                    bar.update(sum(line.size for line in parsed))
+                    continue
                 asked.extend(parsed)
                 yield [line.request for line in parsed]
 
         answers = translate_all(job, requests(), workers=config.workers)
         first = next(answers, [])  # the models are loaded and the input is read before an output is begun
-        with open_output(config.output) as output:
-            for group in itertools.chain([first], answers):
-                for translation, details in group:
-                    line, number = asked.popleft(), number + 1
-                    for notice in notices(line, translation):
-                        tqdm.write(f"line {number}: {notice}", file=sys.stderr)
-                    refusals += bool(line.trouble or translation.refused)
-                    output.write(answer(line, translation, details, output_form))
-                    bar.update(line.size)
-                output.flush()
-    return refusals
+        try:
+            with output.opened() as written:
+                for group in itertools.chain([first], answers):
+                    for translation, details in group:
+                        line, number = asked.popleft(), number + 1
+                        bar.update(line.size)
+                        if number <= output.done:  # groups are translated whole: what stands in one changes nothing else
+                            continue
+                        for notice in notices(line, translation):
+                            tqdm.write(f"line {number}: {notice}", file=sys.stderr)
+                        if line.trouble or translation.refused:
+                            output.note_refused(number)
+                        written.write(answer(line, translation, details, output_form))
+                    written.flush()
+        except KeyboardInterrupt:
+            if config.input is not None and config.output is not None:
+                tqdm.write(f"stopped after {number:,} lines; the same command goes on from there", file=sys.stderr)
+            sys.exit(INTERRUPTED_EXIT_CODE)
+    return output.refused
+
+
+def shaping(config: TranslateConfig, job: Job) -> dict[str, Any]:
+    """All that shapes the lines of the output, by the options' names."""
+    read, models = Path(config.input or "").resolve(), [RunFolder(run).model_file for run in job.runs]
+    return {
+        "input": [str(read), *changes(read)], "run": [[str(model.resolve()), *changes(model)] for model in models],
+        "precision": job.precision, "search": dataclasses.asdict(job.search), "details": job.details,
+        "input_format": format_of(config.input, config.input_format),
+        "output_format": format_of(config.output, config.output_format)}
+
+
+def changes(file: Path) -> list[int]:
+    """What tells a file from its earlier self; nothing where it is not there."""
+    return [file.stat().st_size, file.stat().st_mtime_ns] if file.is_file() else []
 
 
 def score_lines(config: TranslateConfig, job: Job) -> int:
@@ -77,7 +113,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
         pairs = itertools.zip_longest(
             itertools.chain.from_iterable(read_lines(file, config.input)),
             itertools.chain.from_iterable(read_lines(given, config.translations)))
-        with open_output(config.output) as output:
+        with Output(config.output).opened() as output:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
                 texts = [(text_of(line.request.text), text_of(target)) for line, (_, target) in zip(lines, chunk, strict=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -24,6 +25,7 @@ def one_line_errors() -> Iterator[None]:
     main, for what Hydra finds wrong, and as a decorator of main, before Hydra adds words of its own.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report and leaving with 1
+    threading.excepthook = _told_once
     try:
         yield
     except UserError as error:
@@ -44,6 +46,12 @@ def one_line_errors() -> Iterator[None]:
 def one_line(text: str) -> str:
     """`text` with every run of white space, line breaks among them, as a single space."""
     return " ".join(text.split())
+
+
+def _told_once(thread: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread, and what fails there is raised again in ours."""
+    if not issubclass(thread.exc_type, OSError):
+        threading.__excepthook__(thread)
 
 
 def _exit(message: str) -> NoReturn:

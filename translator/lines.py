@@ -10,9 +10,9 @@ import math
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from translator.errors import UserError
 from translator.translate import Details, Request, Translation
@@ -154,23 +154,3 @@ def open_input(name: str | None, option: str = "input") -> AbstractContextManage
     if Path(name).is_dir() or not Path(name).exists():
         raise UserError(f"{option}={name}: no such file")
     return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
-
-
-@contextmanager
-def open_output(name: str | None) -> Iterator[IO[bytes]]:
-    """A file that takes its name once it is whole (until then, NAME.partial), packed if its name ends in .gz; else stdout."""
-    if name is None:
-        yield sys.stdout.buffer
-        return
-    path = Path(name)
-    if path.is_dir():
-        raise UserError(f"output={name}: is a folder; name a file")
-    partial = path if path.exists() and not path.is_file() else Path(name + ".partial")  # a device or a pipe stays itself
-    with partial.open("wb") as file:
-        if name.endswith(".gz"):
-            with gzip.open(file, "wb") as packed:
-                yield cast(IO[bytes], packed)
-        else:
-            yield file
-    if partial != path:
-        partial.rename(path)

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,6 +15,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
+
+from translator.errors import UserError
 
 # Seconds between lines on a console that is no terminal.
 QUIET_SECONDS = 30
@@ -41,10 +44,11 @@ class Tracker:
 
     def flush(self) -> dict[str, int]:
         """Put everything on disk; the bytes of each file, by name."""
-        self._writer.flush()
-        if self.metrics_file.is_file():
-            with self.metrics_file.open("rb") as file:
-                os.fsync(file.fileno())
+        with self._writing():
+            self._writer.flush()
+            if self.metrics_file.is_file():
+                with self.metrics_file.open("rb") as file:
+                    os.fsync(file.fileno())
         return {file.name: file.stat().st_size for file in self._files()}
 
     def _files(self) -> list[Path]:
@@ -53,21 +57,35 @@ class Tracker:
 
     def scalars(self, update: int, values: Mapping[str, float]) -> None:
         """Append one line {"update": ..., name: value, ...} to metrics.jsonl, and each value to its TensorBoard curve."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"update": update, **values}) + "\n")
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, update)
+        with self._writing():
+            with self.metrics_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"update": update, **values}) + "\n")
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, update)
 
     def text(self, update: int, name: str, markdown: str) -> None:
-        self._writer.add_text(name, markdown, update)
+        with self._writing():
+            self._writer.add_text(name, markdown, update)
 
     def attention_map(self, update: int, name: str, weights: Tensor, source: Sequence[str], target: Sequence[str]) -> None:
         """Draw attention weights (H, T, S), one panel a head, with the pieces along the axes."""
         figure = draw_attention(weights, source, target)
-        self._writer.add_figure(name, figure, update)
+        with self._writing():
+            self._writer.add_figure(name, figure, update)
 
     def close(self) -> None:
-        self._writer.close()
+        with suppress(OSError):  # what counts was flushed with the last checkpoint
+            self._writer.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Inside, a file that cannot be written is named."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or self.metrics_file.parent}: measurements cannot be written: {error.strerror}; the same "
+                "command goes on from the last checkpoint there is") from error
 
 
 class Progress:

@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 
 from translator.config import SearchConfig
-from translator.device import DecodingPrecision, name_of_precision, resolve_device, resolve_precision, tune_cpu
+from translator.device import DecodingPrecision, tune_cpu
 from translator.errors import UserError
 from translator.translate import CHUNK, Details, Request, Translation, Translator
 
@@ -28,7 +27,7 @@ class Job:
 
     runs: tuple[str, ...]
     device: str
-    precision: DecodingPrecision | Literal["auto"]
+    precision: DecodingPrecision
     search: SearchConfig
     details: bool
 
@@ -60,9 +59,6 @@ def translate_all(
             yield job.translate(translator, group)
         return
     job.load()  # a user's mistake is told once, here
-    if job.precision == "auto":  # measured once, so that all agree
-        device = resolve_device(job.device)
-        job = replace(job, precision=name_of_precision(resolve_precision("auto", device)))
     threads = max(1, torch.get_num_threads() // workers)
     context = multiprocessing.get_context("spawn")  # a fork would copy a half of OpenMP's threads
     with ProcessPoolExecutor(workers, context, _begin, (job, threads)) as pool:

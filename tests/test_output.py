@@ -1,0 +1,101 @@
+"""An output is whole or not there, and an unfinished one is gone on with by the same job alone."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, ROOT, assert_user_error
+from translator.errors import UserError
+from translator.output import Output
+
+LINES = [f"line {number} {'x' * (number % 7)}\n".encode() for number in range(40)]
+JOB = {"input": ["a", 3], "precision": "fp32"}
+
+
+def write(name: str, lines: list[bytes], *, die: bool = False) -> Output:
+    """Write the lines that are missing, and perhaps end before the file is whole."""
+    output = Output(name, JOB)
+    with suppress(RuntimeError), output.opened() as file:
+        for number, line in enumerate(lines[output.done :], start=output.done + 1):
+            if number % 3 == 0:
+                output.note_refused(number)
+            file.write(line)
+        if die:
+            raise RuntimeError
+    return output
+
+
+def content(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
+@given(st.data())
+def test_cut_anywhere_and_gone_on_with_it_is_the_whole(tmp_path_factory, name, data):
+    path = tmp_path_factory.mktemp("out") / name
+    partial = path.with_name(name + ".partial")
+    write(str(path), LINES[: data.draw(st.integers(0, len(LINES)))], die=True)
+    assert not path.exists()
+    cut = data.draw(st.integers(0, partial.stat().st_size))
+    partial.write_bytes(partial.read_bytes()[:cut])
+    write(str(path), LINES)
+    assert content(path) == b"".join(LINES)
+    assert [file.name for file in path.parent.iterdir()] == [name]
+
+
+def test_what_another_job_began_is_not_overwritten(tmp_path):
+    path = tmp_path / "out.txt"
+    write(str(path), LINES[:1], die=True)
+    for job in (JOB | {"precision": "int8"}, None):
+        with pytest.raises(UserError, match=r"out\.txt\.partial: begun with another"):
+            Output(str(path), job)
+    assert (tmp_path / "out.txt.partial").read_bytes() == LINES[0]
+
+
+def test_refused_lines_are_remembered(tmp_path):
+    path = str(tmp_path / "out.txt")
+    assert write(path, LINES[:10], die=True).refused == 3
+    assert Output(path, JOB).refused == 3
+    assert write(path, LINES).refused == 13
+
+
+def test_a_translation_stopped_twice_goes_on_and_is_the_same(script, trained_folder, tmp_path):
+    """By Ctrl-C and by SIGKILL, while it writes; begun again by the same command: the file of one left alone, refusals told."""
+    blank = b" " * 3000  # costs no search, and fills the reads
+    texts = [text for source, _ in PAIRS * 2 for text in (source.encode(), blank)]
+    texts[300] = b"\xff not UTF-8"
+    source, target, partial = (tmp_path / name for name in ("source.txt", "out.txt", "out.txt.partial"))
+    source.write_bytes(b"\n".join(texts) + b"\n")
+    options = [f"run={trained_folder}", f"input={source}", "search=greedy"]
+    whole = script("translate", *options, f"output={tmp_path / 'whole.txt'}")
+    assert whole.returncode == 2  # a line was refused
+    command = [sys.executable, str(ROOT / "scripts" / "translate.py"), *options, f"output={target}"]
+    size = 0
+    for how, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
+        stopped = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        while not partial.is_file() or partial.stat().st_size <= size:
+            assert stopped.poll() is None, stopped.communicate()
+            time.sleep(0.002)
+        size = partial.stat().st_size
+        stopped.send_signal(how)
+        _, said = stopped.communicate()
+        assert stopped.returncode == code
+        assert (b"goes on from there" in said) == (how == signal.SIGINT)
+        assert not target.exists()
+    assert_user_error(script("translate", *options, f"output={target}", "details=true"), "out.txt.partial")
+    resumed = script("translate", *options, f"output={target}")
+    assert resumed.returncode == 2
+    assert b"lines are there already" in resumed.stderr
+    assert target.read_bytes() == (tmp_path / "whole.txt").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"source.txt", "whole.txt", "out.txt"}

@@ -1,0 +1,109 @@
+"""The file that answers go to: whole or not there, and taken up again where a process ended early (floor 2)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, cast
+
+from translator.errors import UserError
+
+
+class Output:
+    """The lines of a file NAME, or of stdout without a name. Until it is whole the file is NAME.partial.
+
+    With `job`, all that shapes the lines, an unfinished file of the same job is gone on with. Beside it NAME.partial.job holds
+    the job and, a line each, the numbers of the lines that were refused.
+    """
+
+    def __init__(self, name: str | None, job: Mapping[str, Any] | None = None) -> None:
+        """UserError where another job's unfinished file is in the way."""
+        self.name = name
+        self.job = job
+        self.path = Path(name) if name is not None and not _is_device(name) else None
+        self.partial, self.about = Path(f"{name}.partial"), Path(f"{name}.partial.job")
+        self.done = 0  # lines that an earlier process has written
+        self.refused = 0  # of all lines
+        if self.path is not None and self.path.is_dir():
+            raise UserError(f"output={name}: is a folder; name a file")
+        if self.path is not None and self.about.is_file():
+            self._take_up()
+
+    def _take_up(self) -> None:
+        first, *refused = self.about.read_text(encoding="utf-8").splitlines() or [""]
+        now = json.loads(json.dumps(self.job or {}))
+        try:
+            begun = json.loads(first)
+        except ValueError:
+            begun = None
+        if not isinstance(begun, dict) or begun != now:
+            known = begun if isinstance(begun, dict) else {}
+            what = next((key for key in now if known.get(key) != now[key]), "input")
+            raise UserError(
+                f"{self.partial}: begun with another {what} ({known.get(what)!r}, now {now.get(what)!r}); give the same to go "
+                f"on, or remove {self.about} to begin anew")
+        self.done = _keep_whole_lines(self.partial) if self.partial.is_file() else 0
+        self.refused = len({number for number in refused if number.isdigit() and int(number) <= self.done})
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """The file to write the remaining lines to. It takes its name at the end, if nothing is raised."""
+        if self.path is None:
+            if self.name is None:
+                yield sys.stdout.buffer
+            else:
+                with Path(self.name).open("wb") as file:
+                    yield file
+            return
+        if self.job is not None and not self.about.is_file():
+            self.about.write_text(json.dumps(self.job, ensure_ascii=False) + "\n", encoding="utf-8")
+        with _opened(self.partial, "ab" if self.done else "wb") as file:
+            yield file
+        self.partial.rename(self.path)
+        self.about.unlink(missing_ok=True)
+
+    def note_refused(self, number: int) -> None:
+        """Count a line, the first being 1, as refused: for good, where another process may have to finish."""
+        self.refused += 1
+        if self.path is not None and self.job is not None:
+            with self.about.open("a", encoding="utf-8") as about:
+                about.write(f"{number}\n")
+
+
+def _keep_whole_lines(partial: Path) -> int:
+    """Drop what stands behind the last whole line; how many lines are left."""
+    lines = size = 0
+    if not _is_packed(partial):
+        with partial.open("r+b") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    lines, size = lines + 1, size + len(line)
+            file.truncate(size)
+        return lines
+    whole = partial.with_name(f"{partial.name}.whole")  # what is packed cannot be cut
+    with _opened(partial, "rb") as old, gzip.open(whole, "wb") as new, suppress(EOFError, gzip.BadGzipFile, zlib.error):
+        for line in old:
+            if line.endswith(b"\n"):
+                new.write(line)
+                lines += 1
+    whole.rename(partial)
+    return lines
+
+
+def _opened(partial: Path, mode: str) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(partial, mode) if _is_packed(partial) else partial.open(mode))
+
+
+def _is_packed(partial: Path) -> bool:
+    return partial.name.endswith(".gz.partial")
+
+
+def _is_device(name: str) -> bool:
+    """Whether it is there and neither a file nor a folder: it then stays itself."""
+    path = Path(name)
+    return path.exists() and not path.is_file() and not path.is_dir()

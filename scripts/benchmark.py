@@ -62,7 +62,7 @@ def main() -> None:
 def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
     """The figures of training a fresh model as `config` says."""
     fetch_default(config.data.path)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     model = new_model(config, corpus).to(device)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)

@@ -11,6 +11,7 @@ import hydra
 import torch
 from omegaconf import DictConfig
 
+from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig, from_hydra
 from translator.data import Corpus, describe, prepare
@@ -42,7 +43,9 @@ def main(composed: DictConfig) -> None:
     folder = RunFolder(Path(config.runs) / config.name)
     config = settle(config, folder, device)
     fetch_default(config.data.path)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    if config.train.batch_tokens == "auto":
+        config = with_fitting_batches(config, device)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     say(describe(corpus.report))
     with sole_user(folder.path):
         train(config, folder, corpus, device)
@@ -67,6 +70,15 @@ def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.de
     report(outcome, translator, corpus, config, folder)
 
 
+def with_fitting_batches(config: RunConfig, device: torch.device) -> RunConfig:
+    """The options with the number of tokens a batch that train.batch_tokens=auto comes to."""
+    corpus = prepare(config.data, config.tokenizer, max_tokens=MOST)
+    model = new_model(config, corpus).to(device)
+    tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
+    say(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=tokens))
+
+
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
     if not folder.config_file.is_file():
@@ -74,6 +86,8 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
     saved = folder.load_config()
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)
+    if config.train.batch_tokens == "auto":
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=saved.train.batch_tokens))
     before, now = flatten(dataclasses.asdict(saved)), flatten(dataclasses.asdict(config))
     for option in now:
         if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import torch
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from translator.checkpoint import RunFolder, newest_run
 from translator.config import TranslateConfig, from_hydra
-from translator.device import DecodingPrecision, name_of_precision, resolve_device, resolve_precision, tune_cpu
+from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer
 from translator.output import Output
@@ -41,7 +42,7 @@ def settled_precision(config: TranslateConfig) -> DecodingPrecision:
     """The precision, measured once if it is to be: workers and a later start must agree on it."""
     if config.precision != "auto":
         return config.precision
-    return name_of_precision(resolve_precision("auto", resolve_device(config.device)))
+    return "bf16" if resolve_precision("auto", resolve_device(config.device)) == torch.bfloat16 else "fp32"
 
 
 def translate_lines(config: TranslateConfig, job: Job) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -12,20 +13,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.conftest import PAIRS, model_config, run_config
-from translator.batching import collate
+from translator.batching import Batch, collate
+from translator.capacity import fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
+from translator.device import OutOfMemory
+from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.interruption import Interrupted
 from translator.optim import state_tensors
 from translator.selection import to_average
 from translator.tokenizer import Tokenizer
 from translator.trainer import Trainer, new_model
+from translator.updater import Updater
 
 Setup = Callable[..., Trainer]
 
@@ -49,12 +54,12 @@ def options(**train: object) -> RunConfig:
 
 @pytest.fixture
 def setup(tmp_path: Path, tokenizer: Tokenizer) -> Setup:
-    def make(config: RunConfig, name: str = "run") -> Trainer:
+    def make(config: RunConfig, name: str = "run", precision: torch.dtype = torch.float32) -> Trainer:
         corpus = Corpus(
             rows(tokenizer, PAIRS[8:]), rows(tokenizer, PAIRS[:8]), rows(tokenizer, PAIRS[:8]), tokenizer, tokenizer, {})
         folder = RunFolder(tmp_path / name)
         folder.create(config, (tokenizer, tokenizer), {})
-        return Trainer(config, folder, corpus, new_model(config, corpus), list, precision=torch.float32)
+        return Trainer(config, folder, corpus, new_model(config, corpus), list, precision=precision)
 
     return make
 
@@ -235,8 +240,75 @@ def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
     trainer = setup(options())
     with torch.no_grad():
         trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
-    with pytest.raises(UserError, match="update 1: the gradient is nan"):
+    with pytest.raises(UserError, match="update 1: the gradient is nan") as caught:
         trainer.fit()
+    numbers = sorted(row + 1 for row in trainer.batches.plan(0)[0])
+    assert f"on sentences {', '.join(map(str, numbers[:5]))} and {len(numbers) - 5} more" in str(caught.value)
+    assert "checkpoint is that of update 0" in str(caught.value)
+
+
+def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
+    config = options(log_every=1)
+    whole = setup(config, "whole", torch.float16)
+    whole.updater.scaler.load_state_dict(whole.updater.scaler.state_dict() | {"scale": 2.0**30})
+    whole.time_update()  # overflows, and leaves no trace
+    assert whole.updater.scaler.get_scale() == 2.0**30
+    whole.fit()
+    assert 0 < whole.state.skipped < 12
+    assert [line["train/skipped"] for line in metrics(whole) if "train/skipped" in line][-1] == whole.state.skipped
+    part = dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=6))
+    first = setup(part, "parts", torch.float16)
+    first.updater.scaler.load_state_dict(first.updater.scaler.state_dict() | {"scale": 2.0**30})
+    first.config = config  # so that its schedule is the whole's
+    first._out_of_budget = lambda: first.state.update >= 6  # type: ignore[method-assign]
+    first.fit()
+    second = setup(config, "parts", torch.float16)
+    assert second.updater.scaler.get_scale() == first.updater.scaler.get_scale() < 2.0**30
+    second.fit()
+    assert second.state.skipped == whole.state.skipped
+
+
+def test_a_gradient_that_is_never_finite_ends_fp16_too(setup):
+    trainer = setup(options(max_updates=100), "run", torch.float16)
+    with torch.no_grad():
+        trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
+    with pytest.raises(UserError, match="the gradient is nan"):
+        trainer.fit()
+
+
+def test_memory_that_does_not_suffice_is_told_with_what_to_lower(setup, monkeypatch):
+    trainer = setup(options())
+    monkeypatch.setattr(trainer.updater, "loss", lambda batch: torch.empty(2**46, dtype=torch.uint8))
+    with pytest.raises(UserError, match=r"out of memory: a batch has \d+ target tokens.*lower train\.batch_tokens=200"):
+        trainer.fit()
+
+
+def test_a_diverging_loss_is_told_once_each_time():
+    watch = Divergence()
+    losses = [5 - 0.1 * n for n in range(30)] + [9.0] * 60 + [2.0] * 30 + [2.2, 1.9] * 20 + [30.0, 2.0] * 30 + [9.0] * 30
+    told = [number for number, loss in enumerate(losses) if watch.tells(loss)]
+    assert told == [30 + 19, 30 + 60 + 30 + 40 + 60 + 19]
+
+
+def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypatch):
+    config = options()
+    trainer = setup(config)
+    corpus, model = trainer.corpus, new_model(config, trainer.corpus)
+    before = {name: weight.clone() for name, weight in weights_of(model).items()}
+    repeated = dataclasses.replace(corpus, train=concatenate_datasets([corpus.train] * 100))
+    tokens = fitting_batch_tokens(config, repeated, model, precision=torch.float32)
+    assert tokens == 2 ** int(math.log2(tokens))
+    assert 512 <= tokens < sum(repeated.train["target_length"]) / 50  # an epoch keeps its batches
+    assert_same(weights_of(model), before)
+    step = Updater.step
+
+    def limited(self: Updater, batches: list[Batch], *rest: object, **options: object) -> object:
+        if max(batch.target_out.numel() for batch in batches) > 600:
+            raise OutOfMemory("no room")
+        return step(self, batches, *rest, **options)
+
+    monkeypatch.setattr(Updater, "step", limited)
+    assert fitting_batch_tokens(config, repeated, model, precision=torch.float32) == 512
 
 
 def test_curves_samples_and_attention_maps_reach_tensorboard(setup):

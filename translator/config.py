@@ -141,7 +141,7 @@ class OptimConfig:
 class TrainConfig:
     """Batches, limits, validation: conf/train."""
 
-    batch_tokens: int
+    batch_tokens: int | Literal["auto"]
     accumulation: int
     label_smoothing: float
     r_drop: float = 0.0  # younger than other options: a run folder without it has trained without
@@ -158,8 +158,9 @@ class TrainConfig:
     compile: bool
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "accumulation", "validate_every", "validation_beam", "average_count", "log_every"):
+        for name in ("accumulation", "validate_every", "validation_beam", "average_count", "log_every"):
             _require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
+        _require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
         _require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
         _require(self.r_drop >= 0, "train.r_drop", "must be at least 0 (off)")
         limits = ("max_epochs", "max_updates", "max_minutes")
@@ -168,6 +169,14 @@ class TrainConfig:
             _require(value is None or value > 0, f"train.{name}", "must be null or above 0")
         _require(any(getattr(self, name) is not None for name in limits), "train.max_epochs",
                  "train.max_updates and train.max_minutes are all null; set one, or training never ends")
+
+
+    @property
+    def max_tokens(self) -> int:
+        """`batch_tokens`, once auto is settled."""
+        if self.batch_tokens == "auto":
+            raise UserError("train.batch_tokens=auto: only scripts/train.py finds out what fits; give a number")
+        return self.batch_tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,7 +246,7 @@ class RunConfig:
     runs: str
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16"]
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
     data: DataConfig
     tokenizer: TokenizerConfig
     model: ModelConfig

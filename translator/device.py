@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import resource
 import sys
 import time
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -16,15 +19,24 @@ from torch import nn
 
 from translator.errors import UserError
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
-PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Model = TypeVar("Model", bound=nn.Module)
+
+
+class OutOfMemory(UserError):
+    """A device's memory did not suffice."""
+
+
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
 
 # The relative error of a sum of 512 products of positive float32 numbers stays well below this, of bf16 numbers well above.
 FLOAT32_ERROR = 1e-5
+# How allocators that have no exception of their own say it.
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, and growth in steps of 256 MiB.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
@@ -104,6 +116,28 @@ def multiply_by_onednn() -> None:
     exact = left.double() @ right.double()
     if ((left @ right - exact).abs() / exact).max() > FLOAT32_ERROR:
         settings.fp32_precision = before
+
+
+@contextmanager
+def telling_of_memory(advice: str) -> Iterator[None]:
+    """Inside, memory that does not suffice is a UserError with this advice."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and not any(sign in str(error) for sign in OUT_OF_MEMORY):
+            raise
+        raise OutOfMemory(f"out of memory: {advice}") from error
+
+
+def memory_of(device: torch.device) -> int:
+    """The bytes that a device has for us: a GPU's own; elsewhere the machine's, or what its container may use of them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int(CONTAINER_LIMIT.read_text()))
+    except (OSError, ValueError):  # no container, or "max"
+        return whole
 
 
 def peak_memory(device: torch.device) -> float:

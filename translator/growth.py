@@ -153,7 +153,7 @@ def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cos
 def first_start(config: RunConfig) -> tuple[float, float]:
     """Seconds that the preparation of a corpus takes, and the process's peak in GiB."""
     start = time.perf_counter()
-    prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     return time.perf_counter() - start, peak_memory(torch.device("cpu"))
 
 
@@ -161,9 +161,9 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     """Seconds from `launched`, by time.time, to the end of the first update on a prepared corpus, and the peak in GiB."""
     tune_cpu()
     device = resolve_device(config.device)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.batch_tokens)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.batch_tokens, seed=config.seed)
+    batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed)
     updater = Updater(
         new_model(config, corpus).to(device), config.optim, config.train,
         precision=resolve_precision(config.precision, device))

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from translator.batching import Batch, BatchSource
@@ -21,6 +22,7 @@ from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, w
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import give_back_freed_memory
+from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.interruption import Interrupted, Interruption
 from translator.metrics import better
@@ -36,6 +38,10 @@ from translator.validation import Metrics, Translate, Validator
 RESUMABLE_CHECKPOINTS = 2
 # Updates after which memory that lies about in pieces is given back: that costs about a third of an update.
 GIVE_BACK_EVERY = 50
+# Sentences of a bad batch that are named.
+NAMED_SENTENCES = 5
+# A gradient that is not finite at a smaller scale than this has another reason.
+SMALLEST_SCALE = 1.0
 # What a derived seed is for.
 DROPOUT = 1
 
@@ -49,6 +55,8 @@ class TrainingState:
     batch: int = 0  # batches of this epoch already used
     tokens: int = 0
     seconds: float = 0.0
+    skipped: int = 0  # updates whose gradient was not finite in fp16
+    scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
     validations: list[Validation] = field(default_factory=list)
     recorded: dict[str, int] | None = None  # bytes of the files of measurements; None: saved before this was noted
 
@@ -91,13 +99,14 @@ class Trainer:
         self.average = WeightAverage(model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         self.batches = BatchSource(
-            corpus.train, tokenizers, max_tokens=config.train.batch_tokens, seed=config.seed,
+            corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed,
             sampling=config.tokenizer.sampling)
-        self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.batch_tokens)
+        self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
         self._epoch = self.batches.batches(self.state.epoch, self.state.batch)
         self._interruption = Interruption()
+        self._divergence = Divergence()
 
     # The plan
 
@@ -107,6 +116,7 @@ class Trainer:
         Both are updates at a learning rate of 0, after which the optimizers forget them.
         """
         remembered = {name: tensor.clone() for name, tensor in state_tensors(self.updater.optimizers).items()}
+        scaler = self.updater.scaler.state_dict()
         seconds = 0.0
         largest, usual = self.batches.of_size(1.0), self.batches.of_size(0.5)
         for batch in (largest, usual, usual):  # the first two pay for set-up
@@ -115,6 +125,7 @@ class Trainer:
             float(step.loss)  # reading a number waits for the device
             seconds = time.perf_counter() - start
         load_state_tensors(self.updater.optimizers, remembered)
+        self._load_scaler(scaler)
         return seconds
 
     @property
@@ -163,9 +174,7 @@ class Trainer:
             batches, learning_rate(config.optim, state.update, self._fraction()),
             seed=derive_seed(config.seed, DROPOUT, state.update))
         if not math.isfinite(step.gradient_norm):
-            raise UserError(
-                f"update {state.update}: the gradient is {float(step.gradient_norm)}, so training stopped; its last good "
-                f"checkpoint is in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
+            self._skip(step, len(batches))
         if self.average is not None:
             self.average.update(self.model, state.update)
         state.tokens += step.tokens
@@ -174,6 +183,20 @@ class Trainer:
             give_back_freed_memory()
         if state.update % config.train.log_every == 0:
             self._log(step, batches, step.tokens / (time.perf_counter() - started))
+
+    def _skip(self, step: Step, batches: int) -> None:
+        """Count an update that fp16's scale was too large for; UserError, naming the batch, where that is not the reason."""
+        self.state.skipped += 1
+        if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= SMALLEST_SCALE:
+            return
+        update, last = self.state.update, max(self.folder.resumable(), default=0)
+        rows = np.concatenate(self.batches.plan(self.state.epoch)[self.state.batch - batches : self.state.batch])
+        numbers = ", ".join(f"{row + 1:,}" for row in sorted(rows)[:NAMED_SENTENCES])
+        more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
+        raise UserError(
+            f"update {update:,}: the gradient is {float(step.gradient_norm)} and the loss {float(step.loss)}, on sentences "
+            f"{numbers}{more} of the training split, so training stopped; its last good checkpoint is that of update {last:,} "
+            f"in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
 
     def _next_batches(self) -> list[Batch]:
         """The batches of the next update: at an epoch's end perhaps fewer than train.accumulation."""
@@ -275,6 +298,7 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
         self.state.recorded = self._tracker.flush()
+        self.state.scaler = self.updater.scaler.state_dict()
         training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
         weights = weights_of(self.model)
         if self.average is not None:
@@ -298,6 +322,7 @@ class Trainer:
                 continue
             self._restore(weights, training)
             self.state = _state_of(state, self.folder.checkpoints)
+            self._load_scaler(self.state.scaler)
             for other in damaged:
                 say(f"warning: set aside as {self.folder.set_aside(other)}")
             return
@@ -314,12 +339,19 @@ class Trainer:
         load_into(self.model, weights, self.folder.checkpoints)
         load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
 
+    def _load_scaler(self, state: dict[str, Any]) -> None:
+        if state:  # there is none but in fp16
+            self.updater.scaler.load_state_dict(state)
+
     def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
         padding = sum(batch.padding for batch in batches) / len(batches)
+        if warning := self._divergence.tells(float(step.loss)):
+            say(f"update {self.state.update:,}: warning: {warning}")
         self._tracker.scalars(self.state.update, {
             "train/loss": float(step.loss), "train/perplexity": math.exp(min(float(step.nll), 700)),
             "train/gradient_norm": float(step.gradient_norm), "train/learning_rate": step.learning_rate,
-            "train/tokens_per_second": tokens_per_second, "train/padding": padding, "train/epoch": self._epochs()})
+            "train/tokens_per_second": tokens_per_second, "train/padding": padding, "train/epoch": self._epochs(),
+            **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),
             f"epoch {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "

@@ -6,6 +6,7 @@ TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
+PROCS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help train evaluate translate board bench growth data test torture lint setup clean
@@ -15,8 +16,8 @@ help: ## Show this list
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-train: $(READY) ## Train a model, or go on with an interrupted training
-	@$(BIN)/python scripts/train.py $(ARGS)
+train: $(READY) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
+	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
 
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
 	@$(BIN)/python scripts/evaluate.py $(ARGS)

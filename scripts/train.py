@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig, from_hydra
 from translator.data import Corpus, describe, prepare
 from translator.device import name_of_precision, resolve_device, resolve_precision, tune_cpu
+from translator.distributed import decide, first, size, together
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
@@ -31,7 +33,7 @@ from translator.validation import SAMPLE_TRANSLATIONS
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
     "runs", "device", "search", "train.max_epochs", "train.max_updates", "train.max_minutes", "train.patience",
-    "train.log_every", "train.average", "train.average_count", "train.compile"}
+    "train.log_every", "train.average", "train.average_count", "train.compile", "train.parallel", "train.timeout_minutes"}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -39,21 +41,27 @@ MAY_CHANGE = {
 def main(composed: DictConfig) -> None:
     config = from_hydra(RunConfig, composed)
     tune_cpu()
+    with together(minutes=config.train.timeout_minutes):
+        begin(config)
+
+
+def begin(config: RunConfig) -> None:
+    """Prepare what a training takes, and train."""
     device = resolve_device(config.device)
     folder = RunFolder(Path(config.runs) / config.name)
-    config = settle(config, folder, device)
+    config = decide(lambda: settle(config, folder, device))
     fetch_default(config.data.path)
     if config.train.batch_tokens == "auto":
         config = with_fitting_batches(config, device)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     say(describe(corpus.report))
-    with sole_user(folder.path):
+    with sole_user(folder.path) if first() else nullcontext():
         train(config, folder, corpus, device)
 
 
 def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device) -> None:
     """Train in the folder to the end, or as far as signals let, and tell the outcome."""
-    folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
+    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
     model = new_model(config, corpus).to(device)
     precision = resolve_precision(config.precision, device)
     translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
@@ -66,8 +74,9 @@ def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.de
     except Interrupted as stop:
         say(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
         sys.exit(stop.exit_code)
-    load_into(model, folder.load_weights(), folder.model_file)
-    report(outcome, translator, corpus, config, folder)
+    if first():
+        load_into(model, folder.load_weights(), folder.model_file)
+        report(outcome, translator, corpus, config, folder)
 
 
 def with_fitting_batches(config: RunConfig, device: torch.device) -> RunConfig:
@@ -82,12 +91,18 @@ def with_fitting_batches(config: RunConfig, device: torch.device) -> RunConfig:
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
     if not folder.config_file.is_file():
-        return dataclasses.replace(config, precision=name_of_precision(resolve_precision(config.precision, device)))
+        train = dataclasses.replace(config.train, accumulation=config.train.accumulation or size())
+        return dataclasses.replace(
+            config, train=train, precision=name_of_precision(resolve_precision(config.precision, device)))
     saved = folder.load_config()
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)
-    if config.train.batch_tokens == "auto":
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=saved.train.batch_tokens))
+    train = config.train
+    if train.batch_tokens == "auto":
+        train = dataclasses.replace(train, batch_tokens=saved.train.batch_tokens)
+    if train.accumulation is None:
+        train = dataclasses.replace(train, accumulation=saved.train.accumulation)
+    config = dataclasses.replace(config, train=train)
     before, now = flatten(dataclasses.asdict(saved)), flatten(dataclasses.asdict(config))
     for option in now:
         if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from translator.errors import UserError
 from translator.randomness import derive_seed
-from translator.tokenizer import BOS_ID, PAD_ID, Tokenizer
+from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 # Sentences on which the growth of sampled segmentations over the best ones is measured.
 GROWTH_SAMPLE = 2000
@@ -75,6 +75,11 @@ def plan_batches(
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+def empty_batch() -> Batch:
+    """A batch without a real target token: its loss is zero, and so is its gradient."""
+    return Batch(torch.tensor([[EOS_ID]]), torch.tensor([[BOS_ID]]), torch.tensor([[PAD_ID]]), 0)
+
+
 def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
     """Sequences of ids as one tensor (B, longest), padded at the end."""
     padded = np.full((len(sequences), max(map(len, sequences))), PAD_ID, dtype=np.int64)
@@ -124,11 +129,13 @@ class BatchSource:
                 self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
         return self._plan[1]
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on."""
-        plan = self.plan(epoch)
-        for number in range(start, len(plan)):
-            yield self._batch(plan[number], seed=derive_seed(self.seed, epoch, number))
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch, in order."""
+        return (self.batch(epoch, number) for number in range(len(self.plan(epoch))))
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """One batch of an epoch."""
+        return self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, epoch, number))
 
     def of_size(self, quantile: float) -> Batch:
         """A batch by its rank in cells among those of an epoch: 0.5 is the median, 1 the largest."""

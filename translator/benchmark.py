@@ -157,7 +157,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
     start = time.perf_counter()
     for update in range(updates):
         with updater.phase("data"):
-            accumulated = [next(batches) for _ in range(trainer.config.train.accumulation)]
+            accumulated = [next(batches) for _ in range(trainer.config.train.batches_of_update)]
         loss = updater.step(accumulated, trainer.config.optim.lr, seed=update).loss
         used += accumulated
     last_loss = float(loss)  # waits for the device

@@ -11,6 +11,7 @@ from translator.batching import BatchSource
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import OutOfMemory, memory_of, peak_memory
+from translator.distributed import decide
 from translator.model import Transformer
 from translator.updater import Updater
 
@@ -24,7 +25,8 @@ SHARE = 0.8
 def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: torch.dtype) -> int:
     """The most tokens a batch, a power of two, with which an update of the largest batches fits; OutOfMemory if none does.
 
-    It makes such updates, from few tokens up, at a learning rate of 0: they change nothing in the model.
+    It makes such updates, from few tokens up, at a learning rate of 0: they change nothing in the model. Several processes make
+    them together.
     """
     device = next(model.parameters()).device
     lengths = [corpus.train.with_format("numpy")[f"{side}_length"][:] for side in ("source", "target")]
@@ -45,7 +47,7 @@ def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, 
                 if device.type == "cuda":
                     torch.cuda.empty_cache()
             fits = tokens
-        if 2 * peak_memory(device) * 2**30 > SHARE * memory_of(device):  # the next may take twice as much
+        if decide(lambda: 2 * peak_memory(device) * 2**30 > SHARE * memory_of(device)):  # the next may take twice as much
             break
         tokens *= 2
     return fits or FEWEST
@@ -58,5 +60,5 @@ def _update(
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     batches = BatchSource(corpus.train.select(rows), tokenizers, max_tokens=tokens, seed=config.seed)
     updater = Updater(model, config.optim, config.train, precision=precision)
-    step = updater.step([batches.of_size(1.0)] * config.train.accumulation, 0.0, seed=0)
+    step = updater.step([batches.of_size(1.0)] * config.train.batches_of_update, 0.0, seed=0)
     float(step.loss)  # reading a number waits for the device

@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from translator.config import RunConfig, build, read_yaml, to_yaml
+from translator.distributed import sharded_like, whole
 from translator.errors import UserError
 from translator.tokenizer import Tokenizer
 
@@ -278,8 +279,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """A model's weights by name, tied ones once."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """A model's weights by name, tied ones once; where processes hold shards, every one must ask."""
+    return {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
 
 
 @torch.no_grad()
@@ -289,7 +290,7 @@ def load_into(model: nn.Module, weights: Weights, where: Path) -> None:
     if {name: p.shape for name, p in parameters.items()} != {name: w.shape for name, w in weights.items()}:
         raise UserError(f"{where}: these weights are of another model than the run's config.yaml describes")
     for name, parameter in parameters.items():
-        parameter.copy_(weights[name])
+        parameter.copy_(sharded_like(weights[name], parameter))
 
 
 def _sync(path: Path) -> None:

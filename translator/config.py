@@ -142,7 +142,7 @@ class TrainConfig:
     """Batches, limits, validation: conf/train."""
 
     batch_tokens: int | Literal["auto"]
-    accumulation: int
+    accumulation: int | None
     label_smoothing: float
     r_drop: float = 0.0  # younger than other options: a run folder without it has trained without
     max_epochs: int | None
@@ -156,9 +156,13 @@ class TrainConfig:
     average_count: int
     log_every: int
     compile: bool
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    timeout_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        for name in ("accumulation", "validate_every", "validation_beam", "average_count", "log_every"):
+        _require(self.accumulation is None or self.accumulation >= 1, "train.accumulation", "must be null or at least 1")
+        _require(self.timeout_minutes > 0, "train.timeout_minutes", "must be above 0")
+        for name in ("validate_every", "validation_beam", "average_count", "log_every"):
             _require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
         _require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
         _require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
@@ -170,6 +174,11 @@ class TrainConfig:
         _require(any(getattr(self, name) is not None for name in limits), "train.max_epochs",
                  "train.max_updates and train.max_minutes are all null; set one, or training never ends")
 
+
+    @property
+    def batches_of_update(self) -> int:
+        """`accumulation`, once null is settled: one, where there is one process."""
+        return self.accumulation or 1
 
     @property
     def max_tokens(self) -> int:

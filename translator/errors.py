@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
+OTHERS_WAIT = 3  # seconds
 
 
 class UserError(Exception):
@@ -55,5 +57,7 @@ def _told_once(thread: threading.ExceptHookArgs) -> None:
 
 
 def _exit(message: str) -> NoReturn:
+    if os.environ.get("RANK", "0") != "0":  # if the first of several processes says the same, it ends us meanwhile
+        time.sleep(OTHERS_WAIT)
     print(f"error: {one_line(message)}", file=sys.stderr)
     sys.exit(USER_ERROR_EXIT_CODE)

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from translator.distributed import size
 from translator.tracking import say
 
 
@@ -19,10 +20,14 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """A first SIGINT or SIGTERM raises Interrupted at once, or after work that must be whole; a second ends the process."""
+    """A first SIGINT or SIGTERM raises Interrupted at once, or after work that must be whole; a second ends the process.
+
+    Of several processes all must stop at the same place: there a signal is only noted, for them to agree on, and a second one
+    is no more than torchrun handing on the first.
+    """
 
     def __init__(self) -> None:
-        self._asked: int | None = None
+        self.asked: int | None = None  # the signal that came
         self._in_whole_work = False
 
     @contextmanager
@@ -43,14 +48,17 @@ class Interruption:
             yield
         finally:
             self._in_whole_work = False
-        if self._asked is not None:
-            raise Interrupted(self._asked)
+        if self.asked is not None and size() == 1:
+            raise Interrupted(self.asked)
 
     def _handle(self, number: int, frame: object) -> None:
-        if self._asked is not None:  # files take their names when they are whole: there is nothing to tidy up
+        if size() > 1:
+            self.asked = self.asked or number
+            return
+        if self.asked is not None:  # files take their names when they are whole: there is nothing to tidy up
             say("left at once; the checkpoint before this one stands")
             os._exit(128 + number)
-        self._asked = number
+        self.asked = number
         say("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
         if not self._in_whole_work:
             raise Interrupted(number)

@@ -33,7 +33,7 @@ def projected_cross_entropy(
     """
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    passes = hidden.unflatten(0, (-1, len(targets)))
+    passes = hidden.unflatten(0, (len(hidden) // max(1, len(targets)) or 1, len(targets)))
     loss, nll = _ProjectedCrossEntropy.apply(passes, weight, targets, smoothing, r_drop, dtype, needs_gradient)
     return loss / len(passes), nll.detach() / len(passes)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from translator.config import OptimConfig
+from translator.distributed import sharded_like, whole
 
 MUON_MOMENTUM = 0.95
 # Steps of the iteration that orthogonalises Muon's updates: five are usual, three cost less and train as well here.
@@ -46,7 +47,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
 def state_tensors(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
     """All that optimizers remember of a training, by the name "optimizer.weight.what", the first two as numbers."""
     return {
-        f"{number}.{index}.{what}": tensor for number, optimizer in enumerate(optimizers)
+        f"{number}.{index}.{what}": whole(tensor) for number, optimizer in enumerate(optimizers)
         for index, state in optimizer.state_dict()["state"].items() for what, tensor in state.items()}
 
 
@@ -55,7 +56,9 @@ def load_state_tensors(optimizers: Sequence[Optimizer], tensors: Mapping[str, Te
     states: list[dict[int, dict[str, Tensor]]] = [defaultdict(dict) for _ in optimizers]
     for name, tensor in tensors.items():
         number, index, what = name.split(".")
-        states[int(number)][int(index)][what] = tensor
+        weight = [p for group in optimizers[int(number)].param_groups for p in group["params"]][int(index)]
+        alike = tensor.shape == weight.shape  # else a count of steps
+        states[int(number)][int(index)][what] = sharded_like(tensor, weight) if alike else tensor
     for optimizer, state in zip(optimizers, states, strict=True):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(state)})
 
@@ -99,4 +102,4 @@ class WeightAverage:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         for name, tensor in self.weights.items():
-            tensor.copy_(weights[name])
+            tensor.copy_(sharded_like(weights[name], tensor))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock
 
 from translator.errors import UserError, one_line
 
@@ -65,13 +66,17 @@ def fetch_default(path: str | None) -> None:
 
 def prepare_tatoeba(folder: Path) -> None:
     """Download the archive and build the dataset in `folder`; nothing is done where it is already there."""
+    if (folder / "README.md").is_file():
+        return
     downloads = folder.with_name(f".{folder.name}.download")
-    if not (folder / "README.md").is_file():
-        archive = downloads / ARCHIVE
-        if not archive.is_file() or _sha256(archive) != SHA256:
-            download(downloads)
-        build(archive, folder)
-    shutil.rmtree(downloads, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{folder.name}.lock")):  # of several processes one fetches
+        if not (folder / "README.md").is_file():
+            archive = downloads / ARCHIVE
+            if not archive.is_file() or _sha256(archive) != SHA256:
+                download(downloads)
+            build(archive, folder)
+        shutil.rmtree(downloads, ignore_errors=True)
 
 
 def download(folder: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from translator.distributed import first
 from translator.errors import UserError
 
 # Seconds between lines on a console that is no terminal.
@@ -23,8 +24,9 @@ QUIET_SECONDS = 30
 
 
 def say(text: str) -> None:
-    """A line for the person watching: on stderr, above the progress bar where there is one."""
-    tqdm.write(text, file=sys.stderr)
+    """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
+    if first():
+        tqdm.write(text, file=sys.stderr)
 
 
 class Tracker:
@@ -93,7 +95,7 @@ class Progress:
 
     def __init__(self, total: float, *, unit: str, done: float = 0) -> None:
         self._bar = tqdm(
-            total=total, initial=done, unit=unit, file=sys.stderr, disable=not sys.stderr.isatty(), smoothing=0.1,
+            total=total, initial=done, unit=unit, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
             bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
         self._said = time.monotonic()
 

@@ -6,22 +6,23 @@ It knows nothing of search: the validator translates through a function it is gi
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from translator.batching import Batch, BatchSource
+from translator.batching import Batch, BatchSource, empty_batch
 from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import give_back_freed_memory
+from translator.distributed import decide, first, rank, share, size, totals, whole
 from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.interruption import Interrupted, Interruption
@@ -96,7 +97,7 @@ class Trainer:
         self.corpus = corpus
         self.model = model
         self.updater = Updater(model, config.optim, config.train, precision=precision)
-        self.average = WeightAverage(model, config.optim.ema_decay) if config.optim.ema_decay else None
+        self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         self.batches = BatchSource(
             corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed,
@@ -104,7 +105,7 @@ class Trainer:
         self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
-        self._epoch = self.batches.batches(self.state.epoch, self.state.batch)
+        self.of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
         self._interruption = Interruption()
         self._divergence = Divergence()
 
@@ -121,7 +122,7 @@ class Trainer:
         largest, usual = self.batches.of_size(1.0), self.batches.of_size(0.5)
         for batch in (largest, usual, usual):  # the first two pay for set-up
             start = time.perf_counter()
-            step = self.updater.step([batch] * self.config.train.accumulation, 0.0, seed=0)
+            step = self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0, seed=0)
             float(step.loss)  # reading a number waits for the device
             seconds = time.perf_counter() - start
         load_state_tensors(self.updater.optimizers, remembered)
@@ -130,7 +131,7 @@ class Trainer:
 
     @property
     def updates_per_epoch(self) -> int:
-        return math.ceil(len(self.batches.plan(0)) / self.config.train.accumulation)
+        return math.ceil(len(self.batches.plan(0)) / self.config.train.batches_of_update)
 
     # The loop
 
@@ -139,13 +140,15 @@ class Trainer:
 
         Raises Interrupted, with everything saved, on SIGINT or SIGTERM; a second signal ends the process at once.
         """
-        self._tracker = Tracker(self.folder.metrics_file, self.folder.tensorboard, recorded=self.state.recorded)
+        self._tracker: Tracker | None = None
+        if first():
+            self._tracker = Tracker(self.folder.metrics_file, self.folder.tensorboard, recorded=self.state.recorded)
         self._progress = Progress(1.0, unit="", done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         try:
             with self._interruption.caught():
                 try:
-                    if not self.folder.resumable():  # from now on, a folder without checkpoints has lost them
+                    if decide(lambda: not self.folder.resumable()):  # from now on, one without checkpoints has lost them
                         self._save()
                     return self._train()
                 except Interrupted:
@@ -153,16 +156,27 @@ class Trainer:
                     raise
         finally:
             self._progress.close()
-            self._tracker.close()
+            if self._tracker is not None:
+                self._tracker.close()
 
     def _train(self) -> Outcome:
         while True:
+            self._agree()
             if self._validation_due():  # first: a run stopped before its validation takes it up here
                 self._validate()
             if reason := self._stop_reason():
                 return self._finish(reason)
             with self._interruption.put_off():
                 self._update()
+
+    def _agree(self) -> None:
+        """Have several processes go by one clock, and stop together where one was told to."""
+        if size() > 1:
+            ours = self.state.seconds if first() else 0.0
+            self.state.seconds, asked = totals(ours, self._interruption.asked or 0)
+            if asked:
+                say("stopping: saving a checkpoint first")
+                raise Interrupted(self._interruption.asked or signal.SIGTERM)
 
     def _update(self) -> None:
         """The next batches, one step of the optimizer, and the books."""
@@ -172,11 +186,11 @@ class Trainer:
         state.update += 1
         step = self.updater.step(
             batches, learning_rate(config.optim, state.update, self._fraction()),
-            seed=derive_seed(config.seed, DROPOUT, state.update))
+            seed=derive_seed(config.seed, DROPOUT, state.update, rank()))
         if not math.isfinite(step.gradient_norm):
-            self._skip(step, len(batches))
+            self._skip(step)
         if self.average is not None:
-            self.average.update(self.model, state.update)
+            self.average.update(self.updater.model, state.update)
         state.tokens += step.tokens
         state.seconds = time.monotonic() - self._started
         if state.update % GIVE_BACK_EVERY == 0:
@@ -184,13 +198,13 @@ class Trainer:
         if state.update % config.train.log_every == 0:
             self._log(step, batches, step.tokens / (time.perf_counter() - started))
 
-    def _skip(self, step: Step, batches: int) -> None:
+    def _skip(self, step: Step) -> None:
         """Count an update that fp16's scale was too large for; UserError, naming the batch, where that is not the reason."""
         self.state.skipped += 1
         if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= SMALLEST_SCALE:
             return
         update, last = self.state.update, max(self.folder.resumable(), default=0)
-        rows = np.concatenate(self.batches.plan(self.state.epoch)[self.state.batch - batches : self.state.batch])
+        rows = np.concatenate(self.batches.plan(self.state.epoch)[self.of_update])
         numbers = ", ".join(f"{row + 1:,}" for row in sorted(rows)[:NAMED_SENTENCES])
         more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
         raise UserError(
@@ -199,14 +213,22 @@ class Trainer:
             f"in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
 
     def _next_batches(self) -> list[Batch]:
-        """The batches of the next update: at an epoch's end perhaps fewer than train.accumulation."""
-        batches = list(islice(self._epoch, self.config.train.accumulation))
-        if not batches:
-            self.state.epoch, self.state.batch = self.state.epoch + 1, 0
-            self._epoch = self.batches.batches(self.state.epoch)
-            return self._next_batches()
-        self.state.batch += len(batches)
-        return batches
+        """This process's batches of the next update, of which an epoch's end may leave fewer than train.accumulation.
+
+        Each process gets equally many: where they cannot be shared evenly, some of them are empty.
+        """
+        state = self.state
+        if state.batch >= len(self.batches.plan(state.epoch)):
+            state.epoch, state.batch = state.epoch + 1, 0
+        end = min(state.batch + self.config.train.batches_of_update, len(self.batches.plan(state.epoch)))
+        self.of_update = slice(state.batch, end)
+        state.batch = end
+        mine = [self.batches.batch(state.epoch, number) for number in share(range(self.of_update.start, end))]
+        return mine + [empty_batch()] * (self._rounds(end - self.of_update.start) - len(mine))
+
+    def _rounds(self, batches: int) -> int:
+        """Batches that each process takes of so many."""
+        return math.ceil(batches / size())
 
     # When to stop
 
@@ -246,21 +268,22 @@ class Trainer:
 
     def _validate(self) -> None:
         """Measure the weights as they stand, save a checkpoint, and the model if it is the best so far."""
-        average = None if self.average is None else self.average.weights
+        average = None if self.average is None else {name: whole(weight) for name, weight in self.average.weights.items()}
         with self._using(average):
             metrics, translations = self.validator.measure()
         with self._interruption.put_off():  # what is recorded and what is saved go together
             with self._using(average):
-                self.validator.show(self.state.update, metrics, translations, self._tracker)
-            self.state.validations.append({"update": self.state.update, **metrics})
-            if self._best()["update"] == self.state.update:
-                save_tensors(self.folder.model_file, average or weights_of(self.model))
+                if self._tracker is not None:
+                    self.validator.show(self.state.update, metrics, translations, self._tracker)
+                self.state.validations.append({"update": self.state.update, **metrics})
+                if first() and self._best()["update"] == self.state.update:
+                    save_tensors(self.folder.model_file, weights_of(self.model))
             self._save()
         give_back_freed_memory()
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
-        outcome = self.folder.load_outcome()
+        outcome = decide(self.folder.load_outcome)
         if outcome is not None and outcome["update"] == self.state.update:
             return Outcome(**outcome)
         best = self._best()
@@ -272,9 +295,11 @@ class Trainer:
                 averaged, _ = self.validator.measure()
             if better(self.config.train.metric, averaged[self.config.train.metric], metrics[self.config.train.metric]):
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
-                save_tensors(self.folder.model_file, average)
+                if first():
+                    save_tensors(self.folder.model_file, average)
         chosen = Outcome(self.state.update, kept, metrics, reason)
-        self.folder.save_outcome(asdict(chosen))
+        if first():
+            self.folder.save_outcome(asdict(chosen))
         return chosen
 
     def _best(self) -> Validation:
@@ -282,12 +307,13 @@ class Trainer:
 
     @contextmanager
     def _using(self, weights: Weights | None) -> Iterator[None]:
-        """Inside, the model has these weights instead of its own; its own where there are none."""
-        if weights is None:
+        """Inside, the model has these weights, and without any those that are trained."""
+        trained = self.updater.model
+        if weights is None and trained is self.model:
             yield
             return
-        own = {name: weight.clone() for name, weight in weights_of(self.model).items()}
-        load_into(self.model, weights, self.folder.path)
+        own = {name: weight.clone() for name, weight in weights_of(trained).items()}
+        load_into(self.model, weights or own, self.folder.path)
         try:
             yield
         finally:
@@ -297,13 +323,15 @@ class Trainer:
 
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
-        self.state.recorded = self._tracker.flush()
         self.state.scaler = self.updater.scaler.state_dict()
         training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
-        weights = weights_of(self.model)
+        weights = weights_of(self.updater.model)
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
-            weights = self.average.weights
+            weights = {name: whole(weight) for name, weight in self.average.weights.items()}
+        if self._tracker is None:  # not ours to write
+            return
+        self.state.recorded = self._tracker.flush()
         self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
         needed = ranked(self.state.validations, self.config.train)[:1]
         averaged = to_average(self.state.validations, self.config.train)
@@ -311,32 +339,40 @@ class Trainer:
 
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
+        update = decide(self._newest_whole)
+        if update is None:
+            self.state.recorded = {}
+            return
+        weights, training, state = self.folder.load_checkpoint(update)
+        self._restore(weights, training)
+        self.state = _state_of(state, self.folder.checkpoints)
+        self._load_scaler(self.state.scaler)
+
+    def _newest_whole(self) -> int | None:
+        """The update of the checkpoint to go on from; None where nothing was ever saved."""
         self.folder.clear_partial()
         damaged: list[int] = []
         for update in (updates := self.folder.resumable()):
             try:
-                weights, training, state = self.folder.load_checkpoint(update)
+                self.folder.load_checkpoint(update)
             except UserError as damage:
                 say(f"warning: {damage}; trying the checkpoint before it")
                 damaged.append(update)
                 continue
-            self._restore(weights, training)
-            self.state = _state_of(state, self.folder.checkpoints)
-            self._load_scaler(self.state.scaler)
             for other in damaged:
                 say(f"warning: set aside as {self.folder.set_aside(other)}")
-            return
+            return update
         if updates or self.folder.metrics_file.is_file():
             lost = "no checkpoint can be read" if updates else "the checkpoints of this training are gone"
             raise UserError(
                 f"{self.folder.checkpoints}: {lost}; put a copy there to go on, or choose another name= to start anew")
-        self.state.recorded = {}
+        return None
 
     def _restore(self, weights: Weights, training: Weights) -> None:
         if self.average is not None:
             self.average.load(weights)
             weights = _under("raw.", training)
-        load_into(self.model, weights, self.folder.checkpoints)
+        load_into(self.updater.model, weights, self.folder.checkpoints)
         load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
 
     def _load_scaler(self, state: dict[str, Any]) -> None:
@@ -344,6 +380,8 @@ class Trainer:
             self.updater.scaler.load_state_dict(state)
 
     def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
+        if self._tracker is None:
+            return
         padding = sum(batch.padding for batch in batches) / len(batches)
         if warning := self._divergence.tells(float(step.loss)):
             say(f"update {self.state.update:,}: warning: {warning}")

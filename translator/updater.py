@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -9,11 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
 from translator.batching import Batch
 from translator.config import OptimConfig, TrainConfig
 from translator.device import autocast, telling_of_memory
+from translator.distributed import shard, size, totals, whole
 from translator.loss import projected_cross_entropy
 from translator.model import Transformer
 from translator.optim import build_optimizers
@@ -34,41 +38,51 @@ class Updater:
     """Updates `model`, where it lies, with matrix products in `precision`."""
 
     def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: torch.dtype) -> None:
-        self.model = model
         self.optim = optim
         self.train = train
         self.precision = precision
         self.device = next(model.parameters()).device
-        self.optimizers = build_optimizers(model, optim)
+        self.model = model  # that is trained
+        self._loss = _Loss(model, train)
+        self._parallel: nn.Module = self._loss  # the same, with several processes
+        if size() > 1 and train.parallel == "fsdp":
+            self.model = copy.deepcopy(model)
+            self._parallel = shard(_Loss(self.model, train), [*self.model.encoder, *self.model.decoder])
+        elif size() > 1:
+            self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
+        self.optimizers = build_optimizers(self.model, optim)
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
-        self._hidden = torch.compile(model.hidden, dynamic=True) if train.compile else model.hidden
         # What profiles show by name; a benchmark puts its own here.
         self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
     def step(self, batches: Sequence[Batch], rate: float, *, seed: int) -> Step:
         """One step at this learning rate on the gradient of all batches; none where it is not finite. `seed`: of dropout.
 
-        Raises OutOfMemory, with what to lower.
+        Of several processes each brings its own batches, equally many. Raises OutOfMemory, with what to lower.
         """
         with telling_of_memory(self._advice(batches)):
             return self._step(batches, rate, seed)
 
     def _step(self, batches: Sequence[Batch], rate: float, seed: int) -> Step:
-        tokens = sum(batch.num_tokens for batch in batches)
+        tokens = int(totals(sum(batch.num_tokens for batch in batches))[0])
         torch.manual_seed(seed)
-        self.model.train()
+        self._parallel.train()
         loss = nll = torch.zeros((), device=self.device)
-        for batch in batches:
+        for number, batch in enumerate(batches, start=1):
+            self._meet_after(last=number == len(batches))
             with self.phase("forward"):
-                batch_loss, batch_nll = self.loss(batch)
+                batch_loss, batch_nll = self._of(self._parallel, batch)
             with self.phase("backward"):
-                self.scaler.scale(batch_loss / tokens).backward()
+                # The processes' gradients are averaged; it is their sum that is wanted.
+                self.scaler.scale(batch_loss * (size() / tokens)).backward()
             loss, nll = loss + batch_loss.detach(), nll + batch_nll
+        if size() > 1:
+            loss, nll = torch.tensor(totals(float(loss), float(nll)), device=self.device)
         with self.phase("optimizer"):
             for optimizer in self.optimizers:
                 self.scaler.unscale_(optimizer)
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf)
+            norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf))
             if math.isfinite(norm):
                 for optimizer in self.optimizers:
                     for group in optimizer.param_groups:
@@ -86,11 +100,37 @@ class Updater:
                 f"train.batch_tokens={self.train.batch_tokens}, and raise train.accumulation to keep an update's size")
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The smoothed loss of a batch and its plain negative log-likelihood, both summed over its real target tokens."""
+        """The smoothed loss of a batch and its plain negative log-likelihood, both summed over its real target tokens.
+
+        By the caller's model, whole in this process.
+        """
+        return self._of(self._loss, batch)
+
+    def _of(self, loss: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         batch = batch.to(self.device)
-        real, r_drop = batch.real, self.train.r_drop
-        passes = 2 if r_drop and self.model.training else 1
         with autocast(self.device, self.precision):
-            hidden = self._hidden(*(tensor.repeat(passes, 1) for tensor in (batch.source, batch.target_in, real)))
-            return projected_cross_entropy(
-                hidden, self.model.output.weight, batch.target_out[real], smoothing=self.train.label_smoothing, r_drop=r_drop)
+            return loss(batch.source, batch.target_in, batch.target_out, batch.real)
+
+    def _meet_after(self, *, last: bool) -> None:
+        """Gradients meet those of the other processes after the last batch of an update alone."""
+        if isinstance(self._parallel, DistributedDataParallel):
+            self._parallel.require_backward_grad_sync = last
+        elif isinstance(self._parallel, FSDPModule):
+            self._parallel.set_requires_gradient_sync(last)
+
+
+class _Loss(nn.Module):
+    """A batch's loss as the forward pass of one module, which is what data parallelism wraps."""
+
+    def __init__(self, model: Transformer, train: TrainConfig) -> None:
+        super().__init__()
+        self.model = model
+        self.train_config = train
+        self.hidden = torch.compile(model.hidden, dynamic=True) if train.compile else model.hidden
+
+    def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        r_drop = self.train_config.r_drop
+        passes = 2 if r_drop and self.model.training else 1
+        hidden = self.hidden(*(tensor.repeat(passes, 1) for tensor in (source, target_in, real)))
+        return projected_cross_entropy(
+            hidden, self.model.output.weight, target_out[real], smoothing=self.train_config.label_smoothing, r_drop=r_drop)

@@ -14,6 +14,7 @@ from torch import Tensor
 from translator.attention import padding_mask
 from translator.batching import Batch, BatchSource, collate
 from translator.data import Corpus
+from translator.distributed import decide, gather, share, totals
 from translator.metrics import score
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID
@@ -47,14 +48,16 @@ class Validator:
 
     @torch.no_grad()
     def measure(self) -> tuple[Metrics, list[str]]:
-        """Loss, perplexity and translation scores, and the translations."""
+        """Loss, perplexity and translation scores, and the translations. Several processes share the work, and know it all."""
         self.model.eval()
-        loss, nll, tokens = 0.0, 0.0, 0
-        for batch in self.batches.batches(0):
+        loss = nll = tokens = 0.0
+        for number in share(range(len(self.batches.plan(0)))):
+            batch = self.batches.batch(0, number)
             batch_loss, batch_nll = self.loss(batch)
             loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
-        translations = self.translate(self.corpus.validation["source"])
-        scores = score(translations, list(self.corpus.validation["target"]))
+        loss, nll, tokens = totals(loss, nll, tokens)
+        translations = gather(self.translate(share(self.corpus.validation["source"])))
+        scores = decide(lambda: score(translations, list(self.corpus.validation["target"])))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 

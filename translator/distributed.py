@@ -1,0 +1,127 @@
+"""The processes that train together, as torchrun starts them: who this one is, sums, decisions made once (floor 1).
+
+Alone, each function here does nothing but give back what it was given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line
+
+T = TypeVar("T")
+
+
+@contextmanager
+def together(*, minutes: float) -> Iterator[None]:
+    """Inside, the processes that torchrun started work together; UserError where one is not heard of for so many minutes."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    # What the processes tell each other goes over gloo, so that no GPU waits for it.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
+    try:
+        yield
+    except (dist.DistError, RuntimeError) as error:
+        if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in UNHEARD):
+            raise
+        raise UserError(
+            f"process {rank()} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
+            f"{one_line(str(error))[:200]}; the same command goes on from the last checkpoint") from error
+    dist.destroy_process_group()
+
+
+# How gloo's RuntimeErrors begin to say that a process is gone or late.
+UNHEARD = ("Timed out", "timeout", "Connection closed", "Connection reset", "Connection refused", "Broken pipe", "gloo")
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def first() -> bool:
+    """Whether this process is the one that decides, writes and speaks."""
+    return rank() == 0
+
+
+def totals(*values: float) -> list[float]:
+    """Each value, summed over the processes."""
+    if size() == 1:
+        return list(values)
+    sums = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(sums)
+    return sums.tolist()
+
+
+def decide(make: Callable[[], T]) -> T:
+    """What `make` returns in the first process, for all. A UserError there is told there, and ends the others too."""
+    if size() == 1:
+        return make()
+    message: list[Any] = [None, None]
+    failed: UserError | None = None
+    if first():
+        try:
+            message[1] = make()
+        except UserError as error:
+            failed = error
+        message[0] = failed is None
+    dist.broadcast_object_list(message)
+    if failed is not None:
+        raise failed
+    if not message[0]:
+        raise SystemExit(USER_ERROR_EXIT_CODE)
+    return message[1]
+
+
+def share(items: Sequence[T]) -> Sequence[T]:
+    """Those of the items that are this process's to work on."""
+    return items[rank() :: size()]
+
+
+def gather(part: Sequence[T]) -> list[T]:
+    """What the processes made of their shares, in the order of the items."""
+    if size() == 1:
+        return list(part)
+    parts: list[Any] = [None] * size()
+    dist.all_gather_object(parts, list(part))
+    return [parts[i % size()][i // size()] for i in range(sum(map(len, parts)))]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor of which each process may hold a shard; every process must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A whole tensor as `other` is held."""
+    if not isinstance(other, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+
+
+def shard(module: nn.Module, parts: Sequence[nn.Module]) -> nn.Module:
+    """The module, of whose weights each process holds a shard; they come together part by part when they are needed (FSDP2)."""
+    mesh = init_device_mesh(next(module.parameters()).device.type, (size(),))
+    for part in [*parts, module]:
+        fully_shard(part, mesh=mesh)
+    return module

@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import PAIRS, model_config
+from tests.conftest import PAIRS, ROOT, model_config, write_pairs
 from tests.test_trainer import metrics, options, rows
 from translator.checkpoint import RunFolder, load_tensors
 from translator.config import RunConfig
@@ -146,3 +149,91 @@ def test_sums_decisions_and_shares():
     assert processes(3, fail) == [7, 2, 2]  # the first tells, the others leave
     assert totals(2, 3) == [2, 3]
     assert gather(share([1, 2])) == [1, 2]
+
+
+OPTIONS = [
+    "data=files", "model=tiny", "model.d_model=32", "model.d_ff=48", "model.encoder_layers=1", "model.decoder_layers=1",
+    "device=cpu", "precision=fp32", "tokenizer.vocab_size=320", "train.batch_tokens=150", "train.log_every=1",
+    "train.max_epochs=null", "train.max_minutes=null", "train.validate_every=10", "train.average=none", "train.patience=null"]
+
+
+def torchrun(data: Path, launcher: list[str], *options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *launcher, str(ROOT / "scripts" / "train.py"), *OPTIONS,
+         f"data.train={data}", f"data.cache={data.parent}", f"runs={data.parent}", "name=run", *options],
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def workers_of(launcher: subprocess.Popen[bytes]) -> list[int]:
+    """The processes that it has started, in the order of their ranks."""
+    try:
+        return list(map(int, Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()))
+    except FileNotFoundError:
+        return []
+
+
+def wait_for(happened: Callable[[], Any], *launchers: subprocess.Popen[bytes]) -> None:
+    while not happened():
+        for launcher in launchers:
+            assert launcher.poll() is None, launcher.communicate()
+        time.sleep(0.05)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds workers by /proc")
+
+
+@needs_proc
+def test_two_nodes_bring_a_killed_worker_back(tmp_path):
+    """Two launchers on loopback are two nodes. One's worker is killed: both start theirs again, from the last checkpoint."""
+    data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = [
+        "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--max-restarts=1"]
+    nodes = [torchrun(data, launcher, "train.max_updates=60") for _ in range(2)]
+    run = RunFolder(tmp_path / "run")
+    wait_for(lambda: max(run.resumable(), default=0) >= 20, *nodes)
+    os.kill(workers_of(nodes[1])[0], signal.SIGKILL)
+    said = "".join(node.communicate(timeout=240)[1].decode() for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert run.resumable()[0] == 60
+    assert "resuming   from update" in said
+
+
+@needs_proc
+def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path):
+    data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    launcher = ["--standalone", "--nproc-per-node=2"]
+    run = RunFolder(tmp_path / "run")
+    heard_of = {signal.SIGSTOP: ["heard nothing from another", "train.timeout_minutes"], signal.SIGKILL: ["rank", "SIGKILL"]}
+    for fault, words in heard_of.items():
+        job = torchrun(data, launcher, "train.max_updates=100000", "train.timeout_minutes=0.1")
+        before = max(run.resumable(), default=0)
+        wait_for(lambda before=before: max(run.resumable(), default=0) >= before + 20, job)
+        victim = workers_of(job)[1]
+        os.kill(victim, fault)
+        started = time.monotonic()
+        _, said = job.communicate(timeout=120)
+        assert job.returncode != 0
+        assert time.monotonic() - started < 60
+        for word in words:
+            assert word in said.decode(), said.decode()
+        run.load_checkpoint(run.resumable()[0])
+
+
+@needs_proc
+def test_a_signal_to_all_saves_once_and_the_job_goes_on_with_any_number(tmp_path):
+    data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    run = RunFolder(tmp_path / "run")
+    job = torchrun(data, ["--standalone", "--nproc-per-node=2"], "train.max_updates=100000")
+    wait_for(lambda: max(run.resumable(), default=0) >= 20, job)
+    job.send_signal(signal.SIGINT)
+    _, said = job.communicate(timeout=120)
+    stopped = run.resumable()[0]
+    assert f"Stopped at update {stopped}, saved" in said.decode(), said.decode()
+    assert run.load_config().train.accumulation == 2
+    alone = torchrun(data, ["--standalone", "--nproc-per-node=1"], f"train.max_updates={stopped + 3}")
+    _, said = alone.communicate(timeout=120)
+    assert alone.returncode == 0, said.decode()
+    assert run.resumable()[0] == stopped + 3

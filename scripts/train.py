@@ -136,9 +136,9 @@ def say_plan(
     updates = max(0, round(min(left)))
     say(f"model      {parameters:,} parameters on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
-        f"{per_epoch:,} updates an epoch\n"
-        f"plan       about {updates:,} updates, {updates / per_epoch:.1f} epochs, in {updates * seconds / 60:.0f} minutes "
-        f"at {seconds:.2f} s an update, and the validations")
+        f"{per_epoch:,} updates {'an epoch' if trainer.round == 'epoch' else 'a window'}\n"
+        f"plan       about {updates:,} updates, {updates / per_epoch:.1f} {trainer.round}s, in {updates * seconds / 60:.0f} "
+        f"minutes at {seconds:.2f} s an update, and the validations")
     if done.update:
         say(f"resuming   from update {done.update:,}")
 

@@ -21,16 +21,20 @@ from tests.hub_server import Hub, Repository, running_hub
 # Loads what each line of stdin asks for, in a process of its own: the client reads its settings once, when it is imported.
 WORKER = """
 import json, sys, time
+from itertools import islice
 from tests.conftest import run_config, tokenizer_config
 from translator.config import DataConfig, build
 from translator.data import load_split, prepare
 from translator.errors import UserError
+from translator.sources import windows
 time.sleep = lambda seconds: None  # the client tries again at once
 for line in sys.stdin:
     options = json.loads(line)
     config = run_config(*options["overrides"]).data
     try:
-        if options["prepare"]:
+        if options["windows"]:
+            splits = list(islice(windows(config), options["windows"]))
+        elif options["prepare"]:
             corpus = prepare(config, tokenizer_config(), max_tokens=100)
             splits = corpus.train, corpus.validation, corpus.test
         else:
@@ -123,9 +127,9 @@ def load(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     assert worker.stdin is not None
     assert worker.stdout is not None
 
-    def ask(*overrides: str, prepare: bool = False) -> dict[str, Any]:
+    def ask(*overrides: str, prepare: bool = False, windows: int = 0) -> dict[str, Any]:
         overrides = (f"data.cache={home}/cache", *overrides)
-        print(json.dumps({"overrides": overrides, "prepare": prepare}), file=worker.stdin, flush=True)
+        print(json.dumps({"overrides": overrides, "prepare": prepare, "windows": windows}), file=worker.stdin, flush=True)
         line = worker.stdout.readline()
         assert line, (home / "stderr").read_text()
         return json.loads(line)
@@ -207,8 +211,17 @@ def test_no_network(tmp_path):
         closed = environment(hub, tmp_path)
     overrides = ["data=multi30k", f"data.cache={tmp_path}/cache"]
     result = subprocess.run(
-        [sys.executable, "-c", WORKER], input=json.dumps({"overrides": overrides, "prepare": False}), capture_output=True,
+        [sys.executable, "-c", WORKER], input=json.dumps({"overrides": overrides, "prepare": False, "windows": 0}), capture_output=True,
         text=True, cwd=ROOT, env=closed, timeout=120)
     error = json.loads(result.stdout)["error"]
     assert "bentrevett/multi30k" in error
     assert "\n" not in error
+
+
+@pytest.mark.parametrize("preset", ["wmt14", "multi30k"])
+def test_a_dataset_streams_from_the_hub(load, hub, preset):
+    """Parquet and JSON Lines, in windows; after the last pair comes the first again."""
+    found = load(
+        f"data={preset}", "data.source=en", "data.target=de", "data.window=30", "train.max_epochs=null", windows=4)
+    pairs = [list(map(list, TRAIN[start : start + 30])) for start in (0, 30, 60, 0)]
+    assert found == {"pairs": pairs}

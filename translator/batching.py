@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,10 +128,6 @@ class BatchSource:
             self._plan = epoch, plan_batches(
                 self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
         return self._plan[1]
-
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch, in order."""
-        return (self.batch(epoch, number) for number in range(len(self.plan(epoch))))
 
     def batch(self, epoch: int, number: int) -> Batch:
         """One batch of an epoch."""

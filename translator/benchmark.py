@@ -146,7 +146,8 @@ def describe_machine(device: torch.device, precision: torch.dtype) -> dict[str, 
 
 def _all_batches(trainer: Trainer) -> Iterator[Batch]:
     for epoch in itertools.count():
-        yield from trainer.batches.batches(epoch)
+        for number in range(len(trainer.batches.plan(epoch))):
+            yield trainer.batches.batch(epoch, number)
 
 
 def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str, float]:

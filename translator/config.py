@@ -38,6 +38,7 @@ class DataConfig:
     target: str
     holdout: int
     limit: int | None
+    window: int | None = None  # younger than other options
     max_characters: int
     max_ratio: float
     cache: str
@@ -47,6 +48,11 @@ class DataConfig:
         _require(self.source != self.target, "data.source", "and data.target are the same; name two languages or columns")
         _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
+        if self.window is not None:
+            _require(self.window >= 1, "data.window", "must be null or at least 1 pair")
+            _require(self.validation is not None and self.test is not None, "data.window",
+                     "needs data.validation and data.test: they cannot be cut from a stream")
+            _require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
         _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
         _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
 
@@ -266,6 +272,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         _require(self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable(), "name",
                  "must be a folder's name, without / and line breaks")
+        _require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
+                 "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
         _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
         _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                  "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")

@@ -68,14 +68,16 @@ def load_split(config: DataConfig, split: str) -> Dataset:
 
 def describe(report: dict[str, Any]) -> str:
     """What was read, kept and dropped by cause, in a line a split."""
-    lines = []
-    for split, counts in report["splits"].items():
-        causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
-        parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
-        unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
-        parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
-        lines.append(f"{split:10} " + "; ".join(filter(None, parts)))
-    return "\n".join(lines)
+    return "\n".join(f"{split:10} {describe_counts(counts)}" for split, counts in report["splits"].items())
+
+
+def describe_counts(counts: dict[str, Any]) -> str:
+    """What was read, kept and dropped of some rows."""
+    causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
+    parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
+    unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
+    parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
+    return "; ".join(filter(None, parts))
 
 
 # Cleaning
@@ -94,6 +96,8 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     rows = {split: read(config, split) for split in SPLITS}
     train = rows["train"]
     assert train is not None  # DataConfig requires it
+    if config.window is not None:
+        counts["train"].note = "of the first window; the others are read as training comes to them"
     held_out, pairs = HeldOut(), dict[str, list[Pair]]()
     for split in ("validation", "test"):
         given = rows[split]
@@ -134,7 +138,7 @@ def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Pa
         counts = Counts.from_json(report["splits"][split])
         tokens, unknown = Counter[str](), Counter[str]()
         limit = max_tokens if split == "train" else None
-        _write(folder / f"{split}.arrow", TOKENS, _encoded(rows, source, target, limit, counts, tokens, unknown))
+        _write(folder / f"{split}.arrow", TOKENS, encoded(rows, source, target, limit, counts, tokens, unknown))
         report["splits"][split] = counts.to_json() | {
             f"{side}_tokens": tokens[side] for side in ("source", "target")} | {
             f"{side}_longest": tokens[f"{side}_longest"] for side in ("source", "target")} | {
@@ -144,7 +148,7 @@ def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Pa
     _save_report(folder, report)
 
 
-def _encoded(
+def encoded(
     rows: Dataset, source: Tokenizer, target: Tokenizer, max_tokens: int | None, counts: Counts, tokens: Counter[str],
     unknown: Counter[str]
 ) -> Iterator[dict[str, list[Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import logging
 import os
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow as pa
 from datasets import Dataset, Features, Value
 from datasets.arrow_writer import ArrowWriter
+from datasets.table import InMemoryTable
 from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
@@ -51,6 +54,8 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     value = getattr(config, split)
     if value is None:
         return None
+    if split == "train" and config.window is not None:
+        return next(windows(config))
     where = f"data.{split}={value if isinstance(value, str) else ','.join(value)}"
     if config.path is not None:
         where = f"data.path={config.path} {where}"
@@ -66,6 +71,55 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
     return pairs
+
+
+def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
+    """The rows of train, `data.window` at a time, in the columns source and target; never all of them at once.
+
+    From number `start` on, where after the last of the data comes the first again.
+    """
+    if config.window is None or config.train is None:
+        raise ValueError("data.window and data.train are not set")
+    where = f"data.train={config.train if isinstance(config.train, str) else ','.join(config.train)}"
+    number = 0
+    while True:
+        empty = True
+        for table in _tables(config, where):
+            if number >= start:
+                yield _pairs(Dataset(InMemoryTable(table)), config, where)
+            number, empty = number + 1, False
+        if empty:
+            raise UserError(f"{where}: holds no rows")
+
+
+def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
+    """One pass over the rows of train, as tables of `data.window` rows."""
+    assert config.window is not None
+    assert config.train is not None
+    try:
+        if config.path is None and not isinstance(config.train, str):
+            yield from _tables_of_lines(config, config.train)
+            return
+        rows = (
+            _load_table(Path(str(config.train)), config, streaming=True) if config.path is None
+            else _load_path(config, config.train, streaming=True))
+        yield from rows.with_format("arrow").iter(config.window)
+    except UserError:
+        raise
+    except Exception as error:  # as many types as there are formats and failures
+        raise UserError(f"{where}: {_reason(error)}") from error
+
+
+def _tables_of_lines(config: DataConfig, paths: Sequence[str]) -> Iterator[pa.Table]:
+    pairs = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in _line_pairs(*_two(paths)))
+    while some := list(islice(pairs, config.window)):
+        yield pa.table(dict(zip((config.source, config.target), zip(*some, strict=True), strict=True)))
+
+
+def _two(paths: Sequence[str]) -> Sequence[str]:
+    if len(paths) != 2:
+        raise UserError(f"data.train={','.join(paths)}: expected one file, or two: [SOURCES,TARGETS]")
+    return paths
 
 
 def identity(config: DataConfig) -> list[Any]:
@@ -108,17 +162,19 @@ def read_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
-def _load_path(config: DataConfig, value: str | Sequence[str]) -> Dataset:
-    """A split of a dataset on the hub or in a local folder."""
+def _load_path(config: DataConfig, value: str | Sequence[str], *, streaming: bool = False) -> Dataset:
+    """A split of a dataset on the hub or in a local folder; `streaming`: an iterable one, which is read as it is used."""
     if not isinstance(value, str):
         raise UserError(f"data.path={config.path}: its splits go by name; set data.path=null to name files")
     path = config.path or ""
     _require_folder_or_hub_id(path)
     if any((Path(path) / name).is_file() for name in SAVED):
-        return _load_saved(path, value)
+        saved = _load_saved(path, value)
+        return saved.to_iterable_dataset() if streaming else saved
     if config.folder is not None and Path(path).is_dir() and not (Path(path) / config.folder).is_dir():
         raise UserError(f"data.folder={config.folder}: no such folder in {path}")
-    return datasets.load_dataset(path, config.config, data_dir=config.folder, revision=config.revision, split=value)
+    return datasets.load_dataset(
+        path, config.config, data_dir=config.folder, revision=config.revision, split=value, streaming=streaming)
 
 
 def _require_folder_or_hub_id(path: str) -> None:
@@ -142,14 +198,12 @@ def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
     """One file of rows, or a file of sources and a file of targets, line by line."""
     if isinstance(value, str):
         return _load_table(Path(value), config)
-    if len(value) != 2:
-        raise UserError(f"data.train={','.join(value)}: expected one file, or two: [SOURCES,TARGETS]")
     Path(config.cache).mkdir(parents=True, exist_ok=True)
     columns = config.source, config.target
     with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
         path = f"{folder}/pairs.arrow"
         with ArrowWriter(path=path, features=Features(dict.fromkeys(columns, Value("string")))) as writer:
-            for batch in _line_pairs(value[0], value[1]):
+            for batch in _line_pairs(*_two(value)):
                 writer.write_batch(dict(zip(columns, batch, strict=True)))
             writer.finalize()
         return Dataset.from_file(path)
@@ -167,7 +221,7 @@ def _line_pairs(*paths: str) -> Iterator[list[list[str]]]:
         yield batch
 
 
-def _load_table(path: Path, config: DataConfig) -> Dataset:
+def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> Dataset:
     reader = READERS.get(Path(path.name.removesuffix(".gz")).suffix)
     if reader is None:
         raise UserError(
@@ -180,7 +234,7 @@ def _load_table(path: Path, config: DataConfig) -> Dataset:
     if builder == "csv":
         options = options | {"converters": dict.fromkeys((config.source, config.target), str)}  # 007 stays 007
     # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
-    return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", **options)
+    return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", streaming=streaming, **options)
 
 
 def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:

@@ -31,6 +31,7 @@ from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
 from translator.randomness import derive_seed
 from translator.selection import Validation, out_of_patience, ranked, to_average
+from translator.stream import WindowSource
 from translator.tracking import Progress, Tracker, say
 from translator.updater import Step, Updater
 from translator.validation import Metrics, Translate, Validator
@@ -99,9 +100,12 @@ class Trainer:
         self.updater = Updater(model, config.optim, config.train, precision=precision)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-        self.batches = BatchSource(
-            corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed,
-            sampling=config.tokenizer.sampling)
+        how = {"max_tokens": config.train.max_tokens, "seed": config.seed}
+        sampling = config.tokenizer.sampling
+        self.batches: BatchSource | WindowSource = (
+            BatchSource(corpus.train, tokenizers, sampling=sampling, **how) if config.data.window is None
+            else WindowSource(config.data, corpus, sampling=sampling, **how))
+        self.round = "epoch" if config.data.window is None else "window"
         self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
@@ -207,10 +211,11 @@ class Trainer:
         rows = np.concatenate(self.batches.plan(self.state.epoch)[self.of_update])
         numbers = ", ".join(f"{row + 1:,}" for row in sorted(rows)[:NAMED_SENTENCES])
         more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
+        of_window = "" if self.round == "epoch" else f" of window {self.state.epoch + 1}"
         raise UserError(
             f"update {update:,}: the gradient is {float(step.gradient_norm)} and the loss {float(step.loss)}, on sentences "
-            f"{numbers}{more} of the training split, so training stopped; its last good checkpoint is that of update {last:,} "
-            f"in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
+            f"{numbers}{more} of those kept{of_window}, so training stopped; its last good checkpoint is that of update "
+            f"{last:,} in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
 
     def _next_batches(self) -> list[Batch]:
         """This process's batches of the next update, of which an epoch's end may leave fewer than train.accumulation.
@@ -392,7 +397,7 @@ class Trainer:
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),
-            f"epoch {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
+            f"{self.round} {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
             f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
 
 

@@ -1,0 +1,136 @@
+"""A stream gives every pair once a pass, in windows that follow from their number alone; a run on it resumes exactly."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+
+from tests.conftest import PAIRS, run_config, tokenizer_config, write_pairs
+from translator.config import RunConfig
+from translator.data import Corpus, prepare
+from translator.errors import UserError
+from translator.stream import WindowSource
+
+TRAIN, VALIDATION, TEST = PAIRS[40:], PAIRS[:20], PAIRS[20:40]
+WINDOW = 60
+
+
+def as_tsv(folder: Path) -> str:
+    return str(write_pairs(folder / "train.tsv", TRAIN))
+
+
+def as_packed_json_lines(folder: Path) -> str:
+    rows = "".join(json.dumps({"translation": {"en": s, "de": t}}) + "\n" for s, t in TRAIN)
+    (folder / "train.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    return str(folder / "train.jsonl.gz")
+
+
+def as_parquet(folder: Path) -> str:
+    columns = dict(zip(("en", "de"), map(list, zip(*TRAIN, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), folder / "train.parquet")
+    return str(folder / "train.parquet")
+
+
+def as_two_files(folder: Path) -> str:
+    for name, texts in zip(("en", "de"), zip(*TRAIN, strict=True), strict=True):
+        (folder / f"train.{name}").write_text("\n".join(texts) + "\n")
+    return f"[{folder}/train.en,{folder}/train.de]"
+
+
+def config_of(folder: Path, train: str, **options: object) -> RunConfig:
+    extra = [f"{name}={value}" for name, value in options.items()]
+    return run_config(
+        "data=files", f"data.train={train}", f"data.validation={write_pairs(folder / 'validation.tsv', VALIDATION)}",
+        f"data.test={write_pairs(folder / 'test.tsv', TEST)}", f"data.cache={folder / 'cache'}", f"data.window={WINDOW}",
+        "train.max_epochs=null", *extra)
+
+
+def corpus_of(config: RunConfig) -> Corpus:
+    return prepare(config.data, tokenizer_config(vocab_size=300), max_tokens=150)
+
+
+def source_of(config: RunConfig, corpus: Corpus, *, sampling: float = 0.0) -> WindowSource:
+    return WindowSource(config.data, corpus, max_tokens=150, seed=1, sampling=sampling)
+
+
+def targets(source: WindowSource, window: int) -> list[list[list[int]]]:
+    return [source.batch(window, number).target_out.tolist() for number in range(len(source.plan(window)))]
+
+
+@pytest.mark.parametrize("write", [as_tsv, as_packed_json_lines, as_parquet, as_two_files])
+def test_every_pair_once_a_pass_in_windows(tmp_path, write):
+    config = config_of(tmp_path, write(tmp_path))
+    corpus = corpus_of(config)
+    assert len(corpus.train) == WINDOW  # the first window, of which the vocabulary is made
+    source = source_of(config, corpus)
+    windows = -(-len(TRAIN) // WINDOW)
+
+    def texts(first: int) -> Counter[str]:
+        return Counter(
+            corpus.target_tokenizer.decode([[i for i in row if i]])[0]
+            for window in range(first, first + windows) for batch in targets(source, window) for row in batch)
+
+    assert texts(0) == texts(windows) == Counter(target for _, target in TRAIN)
+    assert targets(source, 0) != targets(source, windows)  # the same pairs, in another order
+
+
+def test_a_saved_dataset_streams_and_so_does_a_folder(tmp_path):
+    splits = {name: Dataset.from_list([{"en": s, "de": t} for s, t in pairs])
+              for name, pairs in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))}
+    DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    (tmp_path / "folder").mkdir()
+    for name, rows in splits.items():
+        rows.to_json(tmp_path / "folder" / f"{name}.jsonl")
+    found = []
+    for folder in ("saved", "folder"):
+        config = run_config(
+            f"data.path={tmp_path / folder}", "data.validation=validation", "data.test=test", f"data.window={WINDOW}",
+            f"data.cache={tmp_path / 'cache'}", "train.max_epochs=null")
+        corpus = corpus_of(config)
+        found.append(targets(source_of(config, corpus), 1))
+    assert found[0] == found[1]
+
+
+def test_any_window_is_the_same_whether_walked_to_or_jumped_to(tmp_path):
+    config = config_of(tmp_path, as_tsv(tmp_path))
+    corpus = corpus_of(config)
+    walked = source_of(config, corpus, sampling=0.2)
+    whole = [targets(walked, window) for window in range(5)]
+    for window in (4, 2, 0):
+        assert targets(source_of(config, corpus, sampling=0.2), window) == whole[window]
+    assert targets(walked, 1) == whole[1]  # and back again
+
+
+def test_pairs_are_cleaned_as_they_come_and_counted(tmp_path, capsys):
+    bad = [("", "x"), VALIDATION[3], TRAIN[70], ("a" * 2000, "b" * 2000)]
+    rows = TRAIN[:90] + bad + TRAIN[90:]
+    write_pairs(tmp_path / "train.tsv", rows)
+    config = config_of(tmp_path, str(tmp_path / "train.tsv"))
+    source = source_of(config, corpus_of(config))
+    assert sum(len(batch) for batch in targets(source, 1)) == WINDOW - len(bad)
+    source.plan(2)
+    said = capsys.readouterr().err
+    assert ("window 2: 56 of 60 pairs; dropped: 1 empty, 1 overlap with validation or test, 1 duplicate, 1 too long" in said)
+
+
+@pytest.mark.parametrize(("option", "words"), [
+    ({"data.validation": "null"}, "data.validation"), ({"data.limit": 3}, "data.limit"),
+    ({"train.max_epochs": 3}, "max_epochs"), ({"data.window": 0}, "data.window")])
+def test_options_that_a_stream_cannot_keep_are_refused(tmp_path, option, words):
+    with pytest.raises(UserError, match=words):
+        config_of(tmp_path, as_tsv(tmp_path), **option)
+
+
+def test_a_stream_that_breaks_off_is_told_where_it_breaks(tmp_path):
+    rows = "".join(json.dumps({"en": s, "de": t}) + "\n" for s, t in TRAIN[:90]) + '{"en": "a", "de":\n'
+    (tmp_path / "train.jsonl").write_text(rows)
+    config = config_of(tmp_path, str(tmp_path / "train.jsonl"))
+    with pytest.raises(UserError, match=r"train\.jsonl"):
+        source_of(config, corpus_of(config)).plan(1)

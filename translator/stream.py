@@ -1,0 +1,78 @@
+"""Batches of a corpus that is larger than memory and disk, a window of it at a time (floor 3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+from datasets import Dataset, concatenate_datasets
+
+from translator.batching import Batch, BatchSource
+from translator.cleaning import Counts, HeldOut, clean
+from translator.config import DataConfig
+from translator.data import TOKENS, Corpus, describe_counts, encoded
+from translator.errors import UserError
+from translator.sources import windows
+from translator.tracking import say
+
+
+class WindowSource:
+    """The batches of a stream of pairs, with the methods of `BatchSource`; what is an epoch there is a window here.
+
+    A window is read, cleaned, tokenised, and planned like an epoch. All follows from its number: any can be gone back to, by
+    reading past those before it. The next one is made ready while a window is in use.
+    """
+
+    def __init__(self, config: DataConfig, corpus: Corpus, *, max_tokens: int, seed: int, sampling: float) -> None:
+        self.config = config
+        self.corpus = corpus
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.sampling = sampling
+        self._held_out = HeldOut()
+        for split in (corpus.validation, corpus.test):
+            self._held_out.add(list(zip(split["source"], split["target"], strict=True)))
+        self._windows: Iterator[Dataset] = iter(())
+        self._next = -1  # the number of the window that `_windows` gives next
+        self._reader = ThreadPoolExecutor(1)
+        self._ready: dict[int, Future[BatchSource]] = {}
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """The numbers of the pairs of each batch of a window."""
+        return self._window(epoch).plan(epoch)
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """One batch of a window."""
+        return self._window(epoch).batch(epoch, number)
+
+    def of_size(self, quantile: float) -> Batch:
+        """As `BatchSource.of_size`, of the first window."""
+        return self._window(0).of_size(quantile)
+
+    def _window(self, number: int) -> BatchSource:
+        wanted = (number, number + 1)
+        self._ready = {n: future for n, future in self._ready.items() if n in wanted}
+        for n in wanted:
+            if n not in self._ready:
+                self._ready[n] = self._reader.submit(self._read, n)
+        return self._ready[number].result()
+
+    def _read(self, number: int) -> BatchSource:
+        if number != self._next:
+            self._windows, self._next = windows(self.config, number), number
+        rows = next(self._windows)
+        self._next += 1
+        counts = Counts()
+        pairs = list(clean(rows, self.config, self._held_out, counts))
+        texts = Dataset.from_dict({"source": [s for s, _ in pairs], "target": [t for _, t in pairs]})
+        tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+        batches = encoded(texts, *tokenizers, self.max_tokens, counts, Counter(), Counter())
+        parts = [Dataset.from_dict(columns, features=TOKENS) for columns in batches]
+        told = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
+        if not counts.kept:
+            raise UserError(f"data.train: no pair is left after cleaning of {told}")
+        say(told)
+        return BatchSource(
+            concatenate_datasets(parts), tokenizers, max_tokens=self.max_tokens, seed=self.seed, sampling=self.sampling)

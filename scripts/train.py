@@ -37,12 +37,12 @@ MAY_CHANGE = {
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
-@one_line_errors()
 def main(composed: DictConfig) -> None:
-    config = from_hydra(RunConfig, composed)
-    tune_cpu()
-    with together(minutes=config.train.timeout_minutes):
-        begin(config)
+    with one_line_errors():  # no decorator: launchers of Hydra's pickle this function
+        config = from_hydra(RunConfig, composed)
+        tune_cpu()
+        with together(minutes=config.train.timeout_minutes):
+            begin(config)
 
 
 def begin(config: RunConfig) -> None:

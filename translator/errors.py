@@ -24,7 +24,7 @@ def one_line_errors() -> Iterator[None]:
     """Inside, a mistake the user can mend ends the program with one line on stderr and exit code 2.
 
     Everything else keeps its traceback: a bug of ours should look like one. A script needs it twice: around its call of
-    main, for what Hydra finds wrong, and as a decorator of main, before Hydra adds words of its own.
+    main, for what Hydra finds wrong, and around all that main does, before Hydra adds words of its own.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report and leaving with 1
     threading.excepthook = _told_once

@@ -210,9 +210,9 @@ def test_no_network(tmp_path):
     with running_hub() as hub:
         closed = environment(hub, tmp_path)
     overrides = ["data=multi30k", f"data.cache={tmp_path}/cache"]
+    asked = json.dumps({"overrides": overrides, "prepare": False, "windows": 0})
     result = subprocess.run(
-        [sys.executable, "-c", WORKER], input=json.dumps({"overrides": overrides, "prepare": False, "windows": 0}), capture_output=True,
-        text=True, cwd=ROOT, env=closed, timeout=120)
+        [sys.executable, "-c", WORKER], input=asked, capture_output=True, text=True, cwd=ROOT, env=closed, timeout=120)
     error = json.loads(result.stdout)["error"]
     assert "bentrevett/multi30k" in error
     assert "\n" not in error

@@ -9,7 +9,7 @@ ARGS ?=
 PROCS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench growth data test torture lint setup clean
+.PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
 test: $(READY) $(TATOEBA) ## Run the tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(READY) ## Try a hundred thousand random inputs, and tell how many each property saw
+	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
 
 torture: $(READY) ## Kill trainings at 50 random instants and compare them with one left alone
 	@KILLS=50 $(BIN)/python -m pytest -s tests/test_torture.py $(ARGS)

@@ -25,7 +25,8 @@ ROOT = Path(__file__).parent.parent
 SHARED_DATASETS = ROOT.parent / "shared" / "datasets"
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
-settings.load_profile("unhurried")
+settings.register_profile("fuzz", deadline=None, max_examples=7000)  # 70 times the usual, for `make fuzz`
+settings.load_profile("unhurried")  # --hypothesis-profile is heeded after this
 
 PAIRS = [
     (f"{subject} {verb} {count} {thing}.", f"{wer} {tut} {zahl} {ding}.")

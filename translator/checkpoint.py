@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,9 +96,9 @@ class RunFolder:
     def longest_source(self) -> int | None:
         """Tokens of the longest source sentence that it was trained on; None where its report does not say."""
         try:
-            report = json.loads(self.report_file.read_text(encoding="utf-8"))
+            report = json.loads(_read_plain(self.report_file))
             return int(report["splits"]["train"]["source_longest"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
     def load_weights(self) -> Weights:
@@ -109,11 +110,11 @@ class RunFolder:
     def save_outcome(self, outcome: Mapping[str, Any]) -> None:
         write_text(self.outcome_file, json.dumps(outcome, indent=1) + "\n")
 
-    def load_outcome(self) -> dict[str, Any] | None:
+    def load_outcome(self) -> Any:
         """What `save_outcome` was given; None while training has not ended, or where it is damaged: it can be made again."""
         try:
-            return json.loads(self.outcome_file.read_bytes())
-        except (FileNotFoundError, ValueError):
+            return json.loads(_read_plain(self.outcome_file))
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
@@ -151,12 +152,11 @@ class RunFolder:
         """Remove what a process that was killed while it wrote has left; for the sole user of the folder."""
         for place in (self.path, self.checkpoints):
             for left in place.glob(".*.partial"):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
 
     def resumable(self) -> list[int]:
         """The updates of the checkpoints that hold all it takes to go on, newest first."""
-        states = self.checkpoints.glob("[0-9]*/state.json")
-        return sorted((int(path.parent.name) for path in states), reverse=True)
+        return sorted((u for u in self._updates() if (self._checkpoint(u) / "state.json").is_file()), reverse=True)
 
     def load_checkpoint(self, update: int) -> tuple[Weights, Weights, dict[str, Any]]:
         """Weights, training tensors and state of a checkpoint."""
@@ -175,8 +175,8 @@ class RunFolder:
     def prune(self, *, resumable: int, weights: Sequence[int]) -> None:
         """Keep the newest `resumable` checkpoints whole, the weights of the updates named, and nothing else."""
         whole = self.resumable()[:resumable]
-        for folder in self.checkpoints.glob("[0-9]*"):
-            update = int(folder.name)
+        for update in self._updates():
+            folder = self._checkpoint(update)
             if update in whole:
                 continue
             if update in weights:
@@ -187,11 +187,18 @@ class RunFolder:
 
     def _check_sums(self) -> None:
         """UserError where a file is not what SHA256SUMS says; a folder older than these sums has none."""
-        for line in self.sums_file.read_text().splitlines() if self.sums_file.is_file() else ():
-            expected, name = line.split("  ")
-            file = self.path / Path(name).name
+        for line in self.sums_file.read_bytes().splitlines() if self.sums_file.is_file() else ():
+            expected, _, name = line.decode(errors="replace").partition("  ")
+            file = self.path / Path(name).name  # in this folder, whatever stands there
+            if not name:
+                raise UserError(f"{self.sums_file}: damaged: take it from a copy of the run")
             if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
                 raise UserError(f"{file}: damaged: it is not the file that was written; take it from a copy of the run")
+
+    def _updates(self) -> list[int]:
+        """Of which there are checkpoints, whole or not. A folder of another name, such as a copy, is none of ours."""
+        names = [path.name for path in self.checkpoints.glob("[0-9]*")]
+        return [int(name) for name in names if re.fullmatch("[0-9]{8,18}", name) and name == f"{int(name):08d}"]
 
     def _checkpoint(self, update: int) -> Path:
         return self.checkpoints / f"{update:08d}"
@@ -210,6 +217,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
+        partial.unlink(missing_ok=True)  # were it a link, another's file would be written
         save_file(plain, partial, metadata={SUM: _sum_of(plain)})
         _sync(partial)
         partial.rename(path)
@@ -249,13 +257,20 @@ def _sealed(state: Mapping[str, Any]) -> str:
 def _unsealed(path: Path) -> dict[str, Any]:
     """The state of a file that `_sealed` made; UserError where it is damaged."""
     try:
-        sealed = json.loads(path.read_text(encoding="utf-8"))
+        sealed = json.loads(_read_plain(path))
         expected, state = sealed[SUM], sealed["state"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: damaged checkpoint: {error}") from error
     if hashlib.sha256(_canonical(state)).hexdigest() != expected:
         raise UserError(f"{path}: damaged checkpoint: it is not what was written")
     return state
+
+
+def _read_plain(path: Path) -> bytes:
+    """What a file holds. A link to a device such as /dev/zero would be read for ever: it counts as missing."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    return path.read_bytes()
 
 
 def _canonical(state: Mapping[str, Any]) -> bytes:
@@ -270,6 +285,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file aside, sync it, then rename it into place."""
     partial = path.with_name(f".{path.name}.partial")
     try:
+        partial.unlink(missing_ok=True)  # were it a link, another's file would be written
         partial.write_bytes(content)
         _sync(partial)
         partial.rename(path)
@@ -283,13 +299,17 @@ def weights_of(model: nn.Module) -> Weights:
     return {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
 
 
+def require_fit(model: nn.Module, weights: Weights, where: Path) -> None:
+    """UserError, naming `where` the weights came from, if the model has other ones."""
+    if {name: p.shape for name, p in model.named_parameters()} != {name: w.shape for name, w in weights.items()}:
+        raise UserError(f"{where}: these weights are of another model than the run's config.yaml describes")
+
+
 @torch.no_grad()
 def load_into(model: nn.Module, weights: Weights, where: Path) -> None:
-    """Copy weights into a model; UserError, naming `where` they came from, if the model has other ones."""
-    parameters = dict(model.named_parameters())
-    if {name: p.shape for name, p in parameters.items()} != {name: w.shape for name, w in weights.items()}:
-        raise UserError(f"{where}: these weights are of another model than the run's config.yaml describes")
-    for name, parameter in parameters.items():
+    """Copy weights into a model that has such."""
+    require_fit(model, weights, where)
+    for name, parameter in model.named_parameters():
         parameter.copy_(sharded_like(weights[name], parameter))
 
 

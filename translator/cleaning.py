@@ -36,7 +36,8 @@ class Counts:
     def drop(self, cause: str, source: Any, target: Any) -> None:
         self.dropped[cause] += 1
         if len(self.examples[cause]) < EXAMPLES:
-            self.examples[cause].append([None if text is None else str(text)[:200] for text in (source, target)])
+            texts = (None if text is None else str(text)[:200] for text in (source, target))
+            self.examples[cause].append([text and text.encode(errors="backslashreplace").decode() for text in texts])
 
     def to_json(self) -> dict[str, Any]:
         return {"read": self.read, "kept": self.kept, "note": self.note, "dropped": dict(self.dropped),
@@ -110,7 +111,7 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
     for batch in rows.iter(READ_ROWS):
         for source, target in zip(batch["source"], batch["target"], strict=True):
             counts.read += 1
-            if not isinstance(source, str) or not isinstance(target, str):
+            if not _is_text(source) or not _is_text(target):
                 counts.drop("missing or not text", source, target)
             elif not source.strip() or not target.strip():
                 counts.drop("empty", source, target)
@@ -139,6 +140,17 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
     counts.read = count
     counts.note = "cut from train" + (f", fewer than data.holdout={config.holdout}" if count < config.holdout else "")
     return [pair for _, pair in heapq.nsmallest(count, least.items())]
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is text that can be written: JSON can spell half of a surrogate pair, which UTF-8 cannot hold."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def sentence_key(text: str) -> int:

@@ -13,14 +13,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
-from translator.errors import UserError, one_line
+from translator.errors import UserError
 
 Config = TypeVar("Config")
 Files = str | tuple[str, ...] | None
+
+# More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.
+MOST = {"d_model": 2**20, "d_ff": 2**20, "encoder_layers": 1000, "decoder_layers": 1000}
+# Options within options, in YAML.
+MOST_NESTED = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions"):
             _require(getattr(self, name) >= 1, f"model.{name}", "must be at least 1")
+        for name, most in MOST.items():
+            _require(getattr(self, name) <= most, f"model.{name}", f"must be at most {most:,}")
         _require(self.d_model % (2 * self.num_heads) == 0, "model.d_model",
                  f"({self.d_model}) must be a multiple of twice model.num_heads ({self.num_heads})")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
@@ -332,14 +338,21 @@ def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
 def read_yaml(path: Path) -> Any:
     """What a YAML file such as a run's `config.yaml` holds, nothing in it interpolated."""
     try:
-        return OmegaConf.to_container(OmegaConf.load(path))
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:  # OSError: a lone scalar, too
-        raise UserError(f"{path}: not a configuration file: {one_line(str(error))}") from error
+        text = path.read_text(encoding="utf-8")
+        # A few lines can stand for more values than memory holds, or take hours to read: not those that `to_yaml` writes.
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MOST_NESTED:
+                raise ValueError("it has aliases (*name), or lists within lists without end")
+        return yaml.safe_load(text)
+    except Exception as error:  # whatever keeps YAML from being values, in as many types as it has tags
+        raise UserError(f"{path}: not a configuration file: {str(error)[:300]}") from error
 
 
 def to_yaml(config: Any) -> str:
     """A dataclass as YAML text, of which `read_yaml` and `build` make the same again."""
-    return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(config)))
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
 
 
 def build(cls: type[Config], values: Any, where: str = "") -> Config:
@@ -379,7 +392,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     elif hint is float:
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    elif isinstance(value, hint) and not (isinstance(value, bool) and hint is int):
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31:
+            return value
+    elif isinstance(value, hint):
         return value
     raise UserError(f"{where}: expected {_describe(hint)}, got {value!r}")
 

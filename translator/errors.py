@@ -18,6 +18,9 @@ OTHERS_WAIT = 3  # seconds
 class UserError(Exception):
     """A mistake the user can mend. The message is one line: what is wrong, where, and what to do."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))  # what it quotes may hold line breaks
+
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:

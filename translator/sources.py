@@ -17,7 +17,7 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, Features, Value
+from datasets import Dataset, Features, Json, Value
 from datasets.arrow_writer import ArrowWriter
 from datasets.table import InMemoryTable
 from huggingface_hub import HfApi
@@ -62,6 +62,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     try:
         rows = _load_path(config, value) if config.path is not None else _load_files(config, value)
         pairs = _pairs(rows, config, where)
+        _require_text(pairs, where)
         pairs.data.validate(full=True)  # JSON and Parquet are taken over without a look at their UTF-8
     except UserError:
         raise
@@ -86,7 +87,9 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
         empty = True
         for table in _tables(config, where):
             if number >= start:
-                yield _pairs(Dataset(InMemoryTable(table)), config, where)
+                pairs = _pairs(Dataset(InMemoryTable(table)), config, where)
+                _require_text(pairs, where)
+                yield pairs
             number, empty = number + 1, False
         if empty:
             raise UserError(f"{where}: holds no rows")
@@ -190,6 +193,9 @@ def _load_saved(path: str, value: str) -> Dataset:
     """A split, or slices such as train[:10%]+test, of a dataset that was saved to disk."""
     saved = datasets.load_from_disk(path)
     splits = {str(saved.split or "train"): saved} if isinstance(saved, Dataset) else saved
+    for file in (Path(file["filename"]) for rows in splits.values() for file in rows.cache_files):
+        if not file.parent.resolve().is_relative_to(Path(path).resolve()):
+            raise UserError(f"data.path={path}: its state.json names a file outside of it, {file}; put that file into it")
     parts = datasets.ReadInstruction.from_spec(value).to_absolute({name: len(rows) for name, rows in splits.items()})
     return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
@@ -233,8 +239,26 @@ def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> D
     builder, options = reader
     if builder == "csv":
         options = options | {"converters": dict.fromkeys((config.source, config.target), str)}  # 007 stays 007
+    if builder == "json":
+        _refuse_null_rows(path)
     # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
     return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", streaming=streaming, **options)
+
+
+def _refuse_null_rows(path: Path) -> None:
+    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it."""
+    lines = read_lines(path)
+    first = next(lines, "").removeprefix("\ufeff")
+    if first.startswith("["):
+        try:
+            nulls = (row is None for row in json.loads("\n".join([first, *lines])))
+        except (ValueError, RecursionError):
+            return  # the reader says what is wrong
+    else:
+        nulls = (line.lstrip().startswith("null") for line in itertools.chain([first], lines))
+    for number, null in enumerate(nulls, start=1):
+        if null:
+            raise UserError(f"{path}: row {number:,} is null instead of an object; take it out")
 
 
 def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
@@ -249,7 +273,18 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
             raise UserError(
                 f"{where}: has no column or language {name.removeprefix('translation.')}, but {there}; "
                 "set data.source and data.target")
-    return rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"), strict=True)))
+    renamed = rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"), strict=True)))
+    return renamed.with_format(None)  # a saved dataset may ask for another, such as tensors
+
+
+def _require_text(pairs: Dataset, where: str) -> None:
+    """UserError for a side that holds no text, before any of it is decoded: the path of an image may be any file's."""
+    for side, feature in pairs.features.items():
+        if not isinstance(feature, Value | Json):  # Json: values of several types, text perhaps among them
+            raise UserError(f"{where}: its {side} column holds no text, but {feature}")
+        if not isinstance(feature, Value) or "string" not in feature.dtype:
+            for _ in pairs.select_columns(side).iter(READ_LINES):  # a date without a place in the calendar shows here
+                pass
 
 
 def _first_flaw(path: Path) -> str | None:
@@ -267,6 +302,8 @@ def _first_flaw(path: Path) -> str | None:
         return str(error)
     except json.JSONDecodeError as error:
         return f"{path}:{number}: not JSON at column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
+        return f"{path}:{number}: no JSON that can be read: {error}"
     return None
 
 

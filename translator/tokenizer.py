@@ -82,6 +82,8 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         try:
             return cls(path.read_bytes())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -288,9 +288,9 @@ class Trainer:
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
-        outcome = decide(self.folder.load_outcome)
-        if outcome is not None and outcome["update"] == self.state.update:
-            return Outcome(**outcome)
+        outcome = _outcome_of(decide(self.folder.load_outcome))
+        if outcome is not None and outcome.update == self.state.update:
+            return outcome
         best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
         updates = to_average(self.state.validations, self.config.train)
@@ -350,7 +350,7 @@ class Trainer:
             return
         weights, training, state = self.folder.load_checkpoint(update)
         self._restore(weights, training)
-        self.state = _state_of(state, self.folder.checkpoints)
+        self.state = _state_of(state, self.folder.checkpoints, self.config.train.metric)
         self._load_scaler(self.state.scaler)
 
     def _newest_whole(self) -> int | None:
@@ -375,14 +375,21 @@ class Trainer:
 
     def _restore(self, weights: Weights, training: Weights) -> None:
         if self.average is not None:
+            load_into(self.updater.model, weights, self.folder.checkpoints)  # which sees whether they are this model's
             self.average.load(weights)
             weights = _under("raw.", training)
         load_into(self.updater.model, weights, self.folder.checkpoints)
-        load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
+        try:
+            load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
+        except (ValueError, IndexError, KeyError) as error:
+            raise UserError(f"{self.folder.checkpoints}: training.safetensors is of another training: {error}") from error
 
     def _load_scaler(self, state: dict[str, Any]) -> None:
         if state:  # there is none but in fp16
-            self.updater.scaler.load_state_dict(state)
+            try:
+                self.updater.scaler.load_state_dict(state)
+            except KeyError as error:
+                raise UserError(f"{self.folder.checkpoints}: state.json lacks {error} of the loss's scale") from error
 
     def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
         if self._tracker is None:
@@ -401,12 +408,36 @@ class Trainer:
             f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
 
 
-def _state_of(values: Mapping[str, Any], where: Path) -> TrainingState:
-    """The state that `asdict` made these of."""
+def _state_of(values: Any, where: Path, metric: str) -> TrainingState:
+    """The state that `asdict` made these of; UserError where they are something else."""
     try:
-        return TrainingState(**values)
-    except TypeError as error:
+        state = TrainingState(**values)
+        counts = [state.update, state.epoch, state.batch, state.tokens, state.skipped]
+        counts += [validation["update"] for validation in state.validations]
+        counts += [] if state.recorded is None else state.recorded.values()
+        numbers = [state.seconds, *state.scaler.values()]
+        numbers += [validation[name] for validation in state.validations for name in (metric, "loss")]
+    except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where}: state.json is of another release of the translator: {error}") from error
+    counted = all(type(count) is int and 0 <= count < 2**63 for count in counts)
+    if not (counted and all(map(_is_number, numbers)) and 0 <= state.seconds < 2**63):
+        raise UserError(f"{where}: state.json holds values that no training writes; put a copy there to go on")
+    return state
+
+
+def _outcome_of(values: Any) -> Outcome | None:
+    """The outcome that `asdict` made these of; None where they are something else."""
+    try:
+        outcome = Outcome(**values)
+        numbers = list(outcome.metrics.values())
+    except (TypeError, AttributeError):
+        return None
+    words = isinstance(outcome.kept, str) and isinstance(outcome.reason, str)
+    return outcome if words and type(outcome.update) is int and all(map(_is_number, numbers)) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

@@ -14,7 +14,7 @@ import torch
 
 from translator.alignment import align_words
 from translator.batching import pad
-from translator.checkpoint import RunFolder, load_into
+from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
 from translator.device import DecodingPrecision, convert, resolve_device
 from translator.errors import UserError
@@ -99,8 +99,11 @@ class Translator:
                 first, longest = tokenizers, folder.longest_source()
             elif [t.model for t in tokenizers] != [t.model for t in first]:
                 raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
+            weights = folder.load_weights()
+            with torch.device("meta"):  # where a model takes no memory, whatever sizes config.yaml says
+                require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
             model = Transformer(config.model, *map(len, tokenizers))
-            load_into(model, folder.load_weights(), folder.model_file)
+            load_into(model, weights, folder.model_file)
             models.append(convert(model.to(where), precision))
         if not models:
             raise ValueError("no run folder given")

@@ -38,6 +38,8 @@ class Tracker:
         self.tensorboard = tensorboard
         if recorded is not None:
             for file in self._files():
+                if file.is_symlink():
+                    raise UserError(f"{file}: is a link, and to cut it might cut another's file; put the file itself there")
                 if file.name in recorded:
                     os.truncate(file, min(recorded[file.name], file.stat().st_size))
                 else:

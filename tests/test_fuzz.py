@@ -653,7 +653,7 @@ def test_any_values_are_a_state_of_training_or_a_users_mistake(values, tmp_path_
 def test_any_values_are_an_outcome_or_none(values):
     outcome = _outcome_of(values)
     if outcome is not None:
-        f"{outcome.update:,} {outcome.kept} {outcome.reason}".encode()
+        f"{outcome.update:,} {outcome.kept} {outcome.reason}".encode(errors="backslashreplace")  # as stderr does
         assert all(isinstance(value, float | int) for value in outcome.metrics.values())
 
 

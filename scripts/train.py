@@ -32,8 +32,8 @@ from translator.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
-    "runs", "device", "search", "train.max_epochs", "train.max_updates", "train.max_minutes", "train.patience",
-    "train.log_every", "train.average", "train.average_count", "train.compile", "train.parallel", "train.timeout_minutes"}
+    "name", "runs", "device", "search", "train.max_epochs", "train.max_updates", "train.max_minutes", "train.patience",
+    "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -41,26 +41,30 @@ def main(composed: DictConfig) -> None:
     with one_line_errors():  # no decorator: launchers of Hydra's pickle this function
         config = from_hydra(RunConfig, composed)
         tune_cpu()
-        with together(minutes=config.train.timeout_minutes):
-            begin(config)
+        folder = RunFolder(Path(config.runs) / config.name)
+        with (
+            together(config.device, minutes=config.train.timeout_minutes),
+            sole_user(folder.path) if first() else nullcontext(),
+        ):
+            begin(config, folder)
 
 
-def begin(config: RunConfig) -> None:
+def begin(config: RunConfig, folder: RunFolder) -> None:
     """Prepare what a training takes, and train."""
     device = resolve_device(config.device)
-    folder = RunFolder(Path(config.runs) / config.name)
     config = decide(lambda: settle(config, folder, device))
     fetch_default(config.data.path)
     if config.train.batch_tokens == "auto":
         config = with_fitting_batches(config, device)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     say(describe(corpus.report))
-    with sole_user(folder.path) if first() else nullcontext():
-        train(config, folder, corpus, device)
+    train(config, folder, corpus, device)
 
 
 def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device) -> None:
     """Train in the folder to the end, or as far as signals let, and tell the outcome."""
+    if size() > config.train.batches_of_update:
+        say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
     decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
     model = new_model(config, corpus).to(device)
     precision = resolve_precision(config.precision, device)

@@ -51,7 +51,8 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
     asked: deque[Line] = deque()
     number = 0
     with open_input(config.input) as file, progress(config) as bar:
-        output = Output(config.output, shaping(config, job) if config.input is not None else None)
+        again = config.input is not None and Path(config.input).is_file()  # it can be read again, unlike a pipe
+        output = Output(config.output, shaping(config, job) if again else None)
         if output.done:
             tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
 
@@ -92,17 +93,19 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
 
 def shaping(config: TranslateConfig, job: Job) -> dict[str, Any]:
     """All that shapes the lines of the output, by the options' names."""
-    read, models = Path(config.input or "").resolve(), [RunFolder(run).model_file for run in job.runs]
+    runs = [RunFolder(run) for run in job.runs]
     return {
-        "input": [str(read), *changes(read)], "run": [[str(model.resolve()), *changes(model)] for model in models],
-        "precision": job.precision, "search": dataclasses.asdict(job.search), "details": job.details,
+        "input": changes(config.input), "terminology": changes(config.search.terminology),
+        "run": [changes(file) for run in runs for file in (run.model_file, run.sums_file, run.report_file)],
+        "device": job.device, "precision": job.precision, "search": dataclasses.asdict(job.search), "details": job.details,
         "input_format": format_of(config.input, config.input_format),
         "output_format": format_of(config.output, config.output_format)}
 
 
-def changes(file: Path) -> list[int]:
-    """What tells a file from its earlier self; nothing where it is not there."""
-    return [file.stat().st_size, file.stat().st_mtime_ns] if file.is_file() else []
+def changes(file: str | Path | None) -> list[Any]:
+    """What tells a file from others and from its own earlier self."""
+    path = Path(file or "").resolve()
+    return [str(path), path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else [str(path)]
 
 
 def score_lines(config: TranslateConfig, job: Job) -> int:

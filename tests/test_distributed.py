@@ -47,7 +47,7 @@ def processes(count: int, work: Callable[..., None], *arguments: Any) -> list[in
 def _child(rank: int, count: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port)}
-    with together(minutes=1):
+    with together("cpu", minutes=1):
         work(*arguments)
 
 
@@ -63,11 +63,11 @@ def echo(texts: Any) -> list[str]:
     return [text.replace("She sees", "Sie sieht") for text in texts]
 
 
-def without_dropout(**train: object) -> RunConfig:
+def four_batches_an_update(**train: object) -> RunConfig:
     config = options(accumulation=4, batch_tokens=130, max_updates=10, metric="loss", average="last", **train)
     # Adam divides tiny gradients by their own size, rounding and all: a larger eps leaves what is to be compared.
     optim = dataclasses.replace(config.optim, ema_decay=0.9, eps=1e-3)
-    return dataclasses.replace(config, model=model_config(), optim=optim)
+    return dataclasses.replace(config, model=model_config(dropout=0.1), optim=optim)
 
 
 def result(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -91,19 +91,19 @@ def assert_close(a: Path, b: Path) -> None:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, tokenizer) -> Path:
     folder = tmp_path_factory.mktemp("alone") / "run"
-    train(without_dropout(), folder, tokenizer)
+    train(four_batches_an_update(), folder, tokenizer)
     return folder
 
 
-@pytest.mark.parametrize(("count", "parallel", "optimizer"), [(2, "ddp", "muon"), (4, "ddp", "muon"), (2, "fsdp", "muon")])
-def test_any_number_of_processes_makes_the_same_run(alone, tmp_path, tokenizer, count, parallel, optimizer):
-    """Batches of an epoch that are no multiple of the processes, and sentences of validation that are none either."""
-    assert processes(count, train, without_dropout(parallel=parallel), tmp_path / "run", tokenizer) == [0] * count
+@pytest.mark.parametrize(("count", "parallel"), [(2, "ddp"), (4, "ddp"), (2, "fsdp")])
+def test_any_number_of_processes_makes_the_same_run(alone, tmp_path, tokenizer, count, parallel):
+    """With dropout, and neither the batches of an epoch nor the sentences of validation a multiple of the processes."""
+    assert processes(count, train, four_batches_an_update(parallel=parallel), tmp_path / "run", tokenizer) == [0] * count
     assert_close(tmp_path / "run", alone)
 
 
 def test_checkpoints_move_between_numbers_of_processes_and_ways_to_hold_a_model(alone, tmp_path, tokenizer):
-    first = without_dropout()
+    first = four_batches_an_update()
     for updates, count, parallel in ((3, 2, "fsdp"), (5, 1, "ddp"), (8, 3, "ddp"), (10, 2, "fsdp")):
         config = dataclasses.replace(first, train=dataclasses.replace(first.train, max_updates=10, parallel=parallel))
         assert processes(count, train_until, config, tmp_path / "run", tokenizer, updates) == [0] * count
@@ -208,15 +208,15 @@ def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path
     run = RunFolder(tmp_path / "run")
     heard_of = {signal.SIGSTOP: ["heard nothing from another", "train.timeout_minutes"], signal.SIGKILL: ["rank", "SIGKILL"]}
     for fault, words in heard_of.items():
-        job = torchrun(data, launcher, "train.max_updates=100000", "train.timeout_minutes=0.1")
+        job = torchrun(data, launcher, "train.max_updates=100000", "train.timeout_minutes=0.3")
         before = max(run.resumable(), default=0)
         wait_for(lambda before=before: max(run.resumable(), default=0) >= before + 20, job)
         victim = workers_of(job)[1]
         os.kill(victim, fault)
         started = time.monotonic()
-        _, said = job.communicate(timeout=120)
+        _, said = job.communicate(timeout=180)
         assert job.returncode != 0
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 120  # the timeout, and torchrun's own patience with what it ends
         for word in words:
             assert word in said.decode(), said.decode()
         run.load_checkpoint(run.resumable()[0])

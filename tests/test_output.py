@@ -63,6 +63,22 @@ def test_what_another_job_began_is_not_overwritten(tmp_path):
     assert (tmp_path / "out.txt.partial").read_bytes() == LINES[0]
 
 
+def test_two_processes_do_not_write_one_output(tmp_path):
+    path = str(tmp_path / "out.txt")
+    with Output(path, JOB).opened(), pytest.raises(UserError, match="another process writes it"):
+        Output(path, JOB)
+
+
+@pytest.mark.parametrize("left", [".partial", ".partial.job"])
+def test_one_of_the_two_files_alone_is_no_unfinished_output(tmp_path, left):
+    """A killed process may leave the first before it begins, and the second when it ends."""
+    path = tmp_path / "out.txt"
+    (tmp_path / f"out.txt{left}").write_text("stale\n")
+    write(str(path), LINES)
+    assert content(path) == b"".join(LINES)
+    assert [file.name for file in tmp_path.iterdir()] == ["out.txt"]
+
+
 def test_refused_lines_are_remembered(tmp_path):
     path = str(tmp_path / "out.txt")
     assert write(path, LINES[:10], die=True).refused == 3

@@ -97,6 +97,18 @@ def test_a_disk_without_room_costs_nothing_that_was_saved(started, tmp_path):
     assert not list(again.folder.path.rglob(".*.partial"))
 
 
+def test_other_data_than_a_run_began_with_are_refused_and_nothing_of_it_is_touched(started, tmp_path):
+    started.process.send_signal(signal.SIGTERM)
+    started.end()
+    before = {path: path.read_bytes() for path in started.folder.path.rglob("*") if path.is_file() and "lock" not in path.name}
+    write_pairs(tmp_path / "pairs.tsv", [*PAIRS, ("Some more.", "Noch mehr.")])
+    code, said = Training(tmp_path).end()
+    assert code == 2
+    assert "the data" in said[-1]
+    assert "changed since this run began" in said[-1]
+    assert before == {path: path.read_bytes() for path in before}
+
+
 def test_a_folder_that_is_removed_is_told(started):
     shutil.rmtree(started.folder.path, ignore_errors=True)
     code, said = started.end()

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.conftest import PAIRS, model_config, run_config
 from translator.batching import Batch, collate
 from translator.capacity import fitting_batch_tokens
-from translator.checkpoint import RunFolder, load_tensors, weights_of
+from translator.checkpoint import RunFolder, load_into, load_tensors, save_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import OutOfMemory
@@ -234,6 +234,45 @@ def test_limits_in_epochs_and_minutes(setup):
 def test_a_run_may_be_given_more_updates(setup):
     setup(options(max_updates=8)).fit()
     assert setup(options(max_updates=12)).fit().update == 12
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, place, monkeypatch):
+    """It comes just before or after a load into the model: of the moving average, or back."""
+    config = options()
+    config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema_decay=0.9))
+    whole = setup(config, "whole")
+    whole.fit()
+    for number in range(4):
+        name = f"stopped-{number}"
+        stopped = setup(config, name)
+        loads = iter(range(100))
+
+        def load(*arguments: object, at: int = number, loads: object = loads) -> None:
+            mine = next(loads) == at  # type: ignore[call-overload]
+            if mine and place == "before":
+                os.kill(os.getpid(), signal.SIGINT)
+            load_into(*arguments)  # type: ignore[arg-type]
+            if mine and place == "after":
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("translator.trainer.load_into", load)
+            with pytest.raises(Interrupted):
+                stopped.fit()
+        resumed = setup(config, name)
+        resumed.fit()
+        assert_same(final(resumed), final(whole))
+        assert metrics(resumed) == metrics(whole)
+
+
+def test_the_model_kept_is_the_one_named_whatever_was_there_before(setup):
+    trainer = setup(options(metric="loss"))
+    trainer.fit()
+    trainer.folder.outcome_file.unlink()
+    save_tensors(trainer.folder.model_file, weights_of(new_model(trainer.config, trainer.corpus)))
+    kept = setup(options(metric="loss")).fit().kept
+    assert_same(load_tensors(trainer.folder.model_file), trainer.folder.average([int(kept.rpartition(" ")[2])]))
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):

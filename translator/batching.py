@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from translator.errors import UserError
 from translator.randomness import derive_seed
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
+# What a derived seed is for, where it is not the batch's own.
+DROPOUT = 1
 # Sentences on which the growth of sampled segmentations over the best ones is measured.
 GROWTH_SAMPLE = 2000
 
@@ -26,6 +28,7 @@ class Batch:
     target_in: Tensor
     target_out: Tensor
     num_tokens: int  # real target tokens, EOS counted
+    seed: int = 0  # of the dropout that it is trained with
 
     @property
     def real(self) -> Tensor:
@@ -41,7 +44,7 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         return Batch(
             self.source.to(device, non_blocking=True), self.target_in.to(device, non_blocking=True),
-            self.target_out.to(device, non_blocking=True), self.num_tokens)
+            self.target_out.to(device, non_blocking=True), self.num_tokens, self.seed)
 
 
 def plan_batches(
@@ -131,7 +134,8 @@ class BatchSource:
 
     def batch(self, epoch: int, number: int) -> Batch:
         """One batch of an epoch."""
-        return self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, epoch, number))
+        batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, epoch, number))
+        return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
     def of_size(self, quantile: float) -> Batch:
         """A batch by its rank in cells among those of an epoch: 0.5 is the median, 1 the largest."""

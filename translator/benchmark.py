@@ -156,10 +156,10 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
     used: list[Batch] = []
     loss = torch.zeros(())
     start = time.perf_counter()
-    for update in range(updates):
+    for _ in range(updates):
         with updater.phase("data"):
             accumulated = [next(batches) for _ in range(trainer.config.train.batches_of_update)]
-        loss = updater.step(accumulated, trainer.config.optim.lr, seed=update).loss
+        loss = updater.step(accumulated, trainer.config.optim.lr).loss
         used += accumulated
     last_loss = float(loss)  # waits for the device
     seconds = time.perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 
 import numpy as np
 import torch
@@ -11,12 +12,13 @@ from translator.batching import BatchSource
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import OutOfMemory, memory_of, peak_memory
-from translator.distributed import decide
+from translator.distributed import size
+from translator.errors import UserError
 from translator.model import Transformer
 from translator.updater import Updater
 
-FEWEST, MOST = 2**9, 2**17
-# An epoch keeps so many batches at least: fewer updates learn less, whatever fits.
+MOST = 2**17
+# An epoch keeps so many batches at least, if its longest pair lets it: fewer updates learn less, whatever fits.
 BATCHES_OF_EPOCH = 100
 # Share of the memory that trials may take: batches of other shapes leave gaps.
 SHARE = 0.8
@@ -25,32 +27,46 @@ SHARE = 0.8
 def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: torch.dtype) -> int:
     """The most tokens a batch, a power of two, with which an update of the largest batches fits; OutOfMemory if none does.
 
-    It makes such updates, from few tokens up, at a learning rate of 0: they change nothing in the model. Several processes make
-    them together.
+    It makes such updates, at a learning rate of 0: they change nothing in the model. It starts with as many tokens as the
+    longest pair has, and where those do not fit goes down, else up.
     """
-    device = next(model.parameters()).device
-    lengths = [corpus.train.with_format("numpy")[f"{side}_length"][:] for side in ("source", "target")]
-    longest = np.maximum(*map(np.asarray, lengths))
-    enough = int(longest.sum()) // BATCHES_OF_EPOCH
-    fits, tokens = 0, FEWEST
-    while tokens <= MOST and (not fits or tokens <= enough):
-        rows = np.flatnonzero(longest <= tokens)
-        if len(rows):
-            try:
-                _update(config, corpus, model, rows, tokens, precision)
-            except OutOfMemory:
-                if not fits:
-                    raise
-                break
-            finally:
-                gc.collect()
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
-            fits = tokens
-        if decide(lambda: 2 * peak_memory(device) * 2**30 > SHARE * memory_of(device)):  # the next may take twice as much
+    if size() > 1:
+        raise UserError("train.batch_tokens=auto: find it out with one process, and give several the number")
+    longest = np.maximum(*(np.asarray(corpus.train.with_format("numpy")[f"{side}_length"][:]) for side in ("source", "target")))
+    tokens = 2 ** math.ceil(math.log2(max(longest.max(), 2)))
+    while not _fits(config, corpus, model, longest, tokens, precision):
+        tokens //= 2
+    while 2 * tokens <= min(MOST, int(longest.sum()) // BATCHES_OF_EPOCH) and _may_double(model):
+        if not _fits(config, corpus, model, longest, 2 * tokens, precision):
             break
         tokens *= 2
-    return fits or FEWEST
+    return tokens
+
+
+def _may_double(model: Transformer) -> bool:
+    """Whether there is memory for twice of what was taken so far."""
+    device = next(model.parameters()).device
+    return 2 * peak_memory(device) * 2**30 <= SHARE * memory_of(device)
+
+
+def _fits(
+    config: RunConfig, corpus: Corpus, model: Transformer, longest: np.ndarray, tokens: int, precision: torch.dtype
+) -> bool:
+    """Whether an update of the largest batches of so many tokens fits; OutOfMemory where no pair fits into fewer.
+
+    longest: of each pair, the tokens of its longer side.
+    """
+    try:
+        _update(config, corpus, model, np.flatnonzero(longest <= tokens), tokens, precision)
+    except OutOfMemory:
+        if longest.min() > tokens // 2:
+            raise
+        return False
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return True
 
 
 def _update(
@@ -60,5 +76,5 @@ def _update(
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     batches = BatchSource(corpus.train.select(rows), tokenizers, max_tokens=tokens, seed=config.seed)
     updater = Updater(model, config.optim, config.train, precision=precision)
-    step = updater.step([batches.of_size(1.0)] * config.train.batches_of_update, 0.0, seed=0)
+    step = updater.step([batches.of_size(1.0)] * config.train.batches_of_update, 0.0)
     float(step.loss)  # reading a number waits for the device

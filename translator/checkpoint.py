@@ -32,7 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from translator.config import RunConfig, build, read_yaml, to_yaml
-from translator.distributed import sharded_like, whole
+from translator.distributed import sharded_like
 from translator.errors import UserError
 from translator.tokenizer import Tokenizer
 
@@ -57,9 +57,21 @@ class RunFolder:
         self.outcome_file = self.path / "outcome.json"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
+        self._identity: tuple[int, int] | None = None  # of the folder that `create` laid out
 
     def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
-        """Lay the folder out. config.yaml comes last: a folder that has one has the rest."""
+        """Lay the folder out. config.yaml comes last: a folder that has one has the rest.
+
+        Of a folder that has one only the options are new; UserError where it was made of other data than these.
+        """
+        if self.config_file.is_file():
+            self._require_same_data(tokenizers, report)
+        else:
+            self._write_data(tokenizers, report)
+        write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
+        self._identity = _identity(self.path)
+
+    def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         source, target = tokenizers
         files = {"tokenizer.model": source} if source is target else {
@@ -69,7 +81,14 @@ class RunFolder:
         write_text(self.sums_file, "".join(
             f"{hashlib.sha256(tokenizer.model).hexdigest()}  {name}\n" for name, tokenizer in files.items()))
         write_text(self.report_file, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
-        write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
+
+    def _require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
+        same = [tokenizer.model for tokenizer in self.load_tokenizers()] == [tokenizer.model for tokenizer in tokenizers]
+        before = self._report().get("fingerprint")
+        if not same or (before is not None and before != report.get("fingerprint")):
+            raise UserError(
+                f"{self.path}: the data, or the libraries that prepare them, have changed since this run began; bring the old "
+                "ones back to go on, or choose another name=")
 
     def load_config(self) -> RunConfig:
         if not self.config_file.is_file():
@@ -96,10 +115,17 @@ class RunFolder:
     def longest_source(self) -> int | None:
         """Tokens of the longest source sentence that it was trained on; None where its report does not say."""
         try:
-            report = json.loads(_read_plain(self.report_file))
-            return int(report["splits"]["train"]["source_longest"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return int(self._report()["splits"]["train"]["source_longest"])
+        except (ValueError, KeyError, TypeError, OverflowError):
             return None
+
+    def _report(self) -> dict[str, Any]:
+        """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
+        try:
+            report = json.loads(_read_plain(self.report_file))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return report if isinstance(report, dict) else {}
 
     def load_weights(self) -> Weights:
         """The weights to translate with."""
@@ -122,7 +148,7 @@ class RunFolder:
 
         Of an update that is saved already only the state is new: what has been validated and recorded since.
         """
-        if not self.config_file.is_file():
+        if not self.config_file.is_file() or self._identity not in (None, _identity(self.path)):
             raise UserError(f"{self.path}: the run folder was removed or moved while it was trained in; nothing was saved")
         final = self._checkpoint(update)
         if update in self.resumable():
@@ -202,6 +228,12 @@ class RunFolder:
 
     def _checkpoint(self, update: int) -> Path:
         return self.checkpoints / f"{update:08d}"
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What tells a folder from another that has taken its name."""
+    about = folder.stat()
+    return about.st_dev, about.st_ino
 
 
 def newest_run(runs: Path) -> Path:
@@ -295,8 +327,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """A model's weights by name, tied ones once; where processes hold shards, every one must ask."""
-    return {name: whole(parameter.detach()) for name, parameter in model.named_parameters()}
+    """A model's weights by name, tied ones once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def require_fit(model: nn.Module, weights: Weights, where: Path) -> None:

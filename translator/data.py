@@ -24,7 +24,7 @@ from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [4, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [5, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000
@@ -145,7 +145,17 @@ def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Pa
             f"{side}_unknown": unknown[side] / max(1, tokens[side]) for side in ("source", "target")}
     if not report["splits"]["train"]["kept"]:
         raise UserError(f"train.batch_tokens={max_tokens} is less than the tokens of every training pair")
+    report["fingerprint"] = _fingerprint([folder / f"{split}.arrow" for split in SPLITS])
     _save_report(folder, report)
+
+
+def _fingerprint(files: list[Path]) -> str:
+    """What tells these data from any others."""
+    whole = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
 
 
 def encoded(

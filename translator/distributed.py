@@ -6,7 +6,7 @@ Alone, each function here does nothing but give back what it was given.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,29 +24,35 @@ T = TypeVar("T")
 
 
 @contextmanager
-def together(*, minutes: float) -> Iterator[None]:
-    """Inside, the processes that torchrun started work together; UserError where one is not heard of for so many minutes."""
+def together(device: str, *, minutes: float) -> Iterator[None]:
+    """Inside, the processes that torchrun started work together, each on a `device` (auto, cuda, ...) of its own.
+
+    UserError where one is not heard of for so many minutes.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # What the processes tell each other goes over gloo, so that no GPU waits for it.
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=minutes))
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    if gpus:
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= gpus:
+            raise UserError(f"{local + 1} processes or more on a machine with {gpus} GPUs; start {gpus}, or set device=cpu")
+        torch.cuda.set_device(local)
     try:
+        # What the processes tell each other goes over gloo, so that no GPU waits for it.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(minutes=minutes))
         yield
     except (dist.DistError, RuntimeError) as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in UNHEARD):
-            raise
+            raise  # a bug of ours should look like one
         raise UserError(
-            f"process {rank()} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
+            f"process {os.environ['RANK']} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
             f"{one_line(str(error))[:200]}; the same command goes on from the last checkpoint") from error
     dist.destroy_process_group()
 
 
-# How gloo's RuntimeErrors begin to say that a process is gone or late.
-UNHEARD = ("Timed out", "timeout", "Connection closed", "Connection reset", "Connection refused", "Broken pipe", "gloo")
+# How gloo says that a process is gone or late.
+UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
 
 
 def rank() -> int:
@@ -112,10 +118,20 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, whole; of shards the first process alone keeps them, on the CPU, one after the other."""
+    kept = {}
+    for name, tensor in tensors.items():
+        of_shards, tensor = isinstance(tensor, DTensor), whole(tensor)
+        if first() or not of_shards:
+            kept[name] = tensor.cpu() if of_shards else tensor
+    return kept
+
+
 def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A whole tensor as `other` is held."""
-    if not isinstance(other, DTensor):
-        return tensor
+    """A tensor as `other` is held: whole, or in shards."""
+    if isinstance(tensor, DTensor) or not isinstance(other, DTensor):
+        return tensor if isinstance(other, DTensor) else whole(tensor)
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
 
 

@@ -128,7 +128,7 @@ def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: in
         model = Transformer(config.model, vocabulary, vocabulary).to(device)
         updater = Updater(model, config.optim, config.train, precision=precision)
         batch = _random_batch(tokens // length, length, vocabulary)
-        return lambda: updater.step([batch], config.optim.lr, seed=0).loss
+        return lambda: updater.step([batch], config.optim.lr).loss
 
     return _cost_of(make_step, config, tokens // length * length)
 
@@ -167,7 +167,7 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     updater = Updater(
         new_model(config, corpus).to(device), config.optim, config.train,
         precision=resolve_precision(config.precision, device))
-    float(updater.step([batches.batch(0, 0)], config.optim.lr, seed=0).loss)
+    float(updater.step([batches.batch(0, 0)], config.optim.lr).loss)
     return time.time() - launched, peak_memory(torch.device("cpu"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,4 +29,8 @@ def sole_user(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder}: {other} is at work here; wait for its end, stop it, or choose another name=") from None
     with lock:
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-        yield
+        try:
+            yield
+        finally:
+            if {path.name for path in folder.iterdir()} <= {".lock", holder.name} if folder.is_dir() else False:
+                shutil.rmtree(folder)  # nothing came of it

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from translator.config import OptimConfig
-from translator.distributed import sharded_like, whole
+from translator.distributed import sharded_like
 
 MUON_MOMENTUM = 0.95
 # Steps of the iteration that orthogonalises Muon's updates: five are usual, three cost less and train as well here.
@@ -47,7 +47,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
 def state_tensors(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
     """All that optimizers remember of a training, by the name "optimizer.weight.what", the first two as numbers."""
     return {
-        f"{number}.{index}.{what}": whole(tensor) for number, optimizer in enumerate(optimizers)
+        f"{number}.{index}.{what}": tensor for number, optimizer in enumerate(optimizers)
         for index, state in optimizer.state_dict()["state"].items() for what, tensor in state.items()}
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from filelock import FileLock, Timeout
+
 from translator.errors import UserError
 
 
@@ -31,12 +33,20 @@ class Output:
         self.refused = 0  # of all lines
         if self.path is not None and self.path.is_dir():
             raise UserError(f"output={name}: is a folder; name a file")
-        if self.path is not None and self.about.is_file():
-            self._take_up()
+        if self.path is None:
+            return
+        self._lock = FileLock(f"{self.partial}.lock")
+        try:
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            raise UserError(f"{self.partial}: another process writes it; wait for its end, or name another output") from None
+        if self.about.is_file() and self.partial.is_file():
+            self._take_up(self.job or {})
 
-    def _take_up(self) -> None:
+    def _take_up(self, job: Mapping[str, Any]) -> None:
+        """Go on with what is there of this job; UserError where it is another's."""
         first, *refused = self.about.read_text(encoding="utf-8").splitlines() or [""]
-        now = json.loads(json.dumps(self.job or {}))
+        now = json.loads(json.dumps(job))
         try:
             begun = json.loads(first)
         except ValueError:
@@ -47,7 +57,7 @@ class Output:
             raise UserError(
                 f"{self.partial}: begun with another {what} ({known.get(what)!r}, now {now.get(what)!r}); give the same to go "
                 f"on, or remove {self.about} to begin anew")
-        self.done = _keep_whole_lines(self.partial) if self.partial.is_file() else 0
+        self.done = _keep_whole_lines(self.partial)
         self.refused = len({number for number in refused if number.isdigit() and int(number) <= self.done})
 
     @contextmanager
@@ -60,12 +70,19 @@ class Output:
                 with Path(self.name).open("wb") as file:
                     yield file
             return
+        if not self.done:  # what stands there is of no job, or of a whole line not one
+            self.partial.unlink(missing_ok=True)
+            self.about.unlink(missing_ok=True)
         if self.job is not None and not self.about.is_file():
-            self.about.write_text(json.dumps(self.job, ensure_ascii=False) + "\n", encoding="utf-8")
+            aside = self.about.with_name(f"{self.about.name}.new")
+            aside.write_text(json.dumps(self.job, ensure_ascii=False) + "\n", encoding="utf-8")
+            aside.rename(self.about)
         with _opened(self.partial, "ab" if self.done else "wb") as file:
             yield file
         self.partial.rename(self.path)
         self.about.unlink(missing_ok=True)
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()
 
     def note_refused(self, number: int) -> None:
         """Count a line, the first being 1, as refused: for good, where another process may have to finish."""

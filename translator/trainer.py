@@ -22,14 +22,13 @@ from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, w
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import give_back_freed_memory
-from translator.distributed import decide, first, rank, share, size, totals, whole
+from translator.distributed import decide, first, share, size, totals, wholes
 from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.interruption import Interrupted, Interruption
 from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
-from translator.randomness import derive_seed
 from translator.selection import Validation, out_of_patience, ranked, to_average
 from translator.stream import WindowSource
 from translator.tracking import Progress, Tracker, say
@@ -44,8 +43,6 @@ GIVE_BACK_EVERY = 50
 NAMED_SENTENCES = 5
 # A gradient that is not finite at a smaller scale than this has another reason.
 SMALLEST_SCALE = 1.0
-# What a derived seed is for.
-DROPOUT = 1
 
 
 @dataclass
@@ -59,6 +56,7 @@ class TrainingState:
     seconds: float = 0.0
     skipped: int = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
+    divergence: dict[str, Any] = field(default_factory=dict)  # what the loss was like
     validations: list[Validation] = field(default_factory=list)
     recorded: dict[str, int] | None = None  # bytes of the files of measurements; None: saved before this was noted
 
@@ -111,7 +109,8 @@ class Trainer:
         self._resume()
         self.of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
         self._interruption = Interruption()
-        self._divergence = Divergence()
+        self._divergence = Divergence(**self.state.divergence)
+        self._put_by: Weights | None = None  # the weights that are trained, while the model has others
 
     # The plan
 
@@ -126,7 +125,7 @@ class Trainer:
         largest, usual = self.batches.of_size(1.0), self.batches.of_size(0.5)
         for batch in (largest, usual, usual):  # the first two pay for set-up
             start = time.perf_counter()
-            step = self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0, seed=0)
+            step = self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0)
             float(step.loss)  # reading a number waits for the device
             seconds = time.perf_counter() - start
         load_state_tensors(self.updater.optimizers, remembered)
@@ -188,9 +187,7 @@ class Trainer:
         config, state = self.config, self.state
         batches = self._next_batches()
         state.update += 1
-        step = self.updater.step(
-            batches, learning_rate(config.optim, state.update, self._fraction()),
-            seed=derive_seed(config.seed, DROPOUT, state.update, rank()))
+        step = self.updater.step(batches, learning_rate(config.optim, state.update, self._fraction()))
         if not math.isfinite(step.gradient_norm):
             self._skip(step)
         if self.average is not None:
@@ -273,7 +270,8 @@ class Trainer:
 
     def _validate(self) -> None:
         """Measure the weights as they stand, save a checkpoint, and the model if it is the best so far."""
-        average = None if self.average is None else {name: whole(weight) for name, weight in self.average.weights.items()}
+        average = None if self.average is None else self.average.weights
+        self._save()  # a validation can take long, and nothing should be lost meanwhile
         with self._using(average):
             metrics, translations = self.validator.measure()
         with self._interruption.put_off():  # what is recorded and what is saved go together
@@ -283,7 +281,7 @@ class Trainer:
                 self.state.validations.append({"update": self.state.update, **metrics})
                 if first() and self._best()["update"] == self.state.update:
                     save_tensors(self.folder.model_file, weights_of(self.model))
-            self._save()
+            self._save()  # of this update once more: its state alone is new
         give_back_freed_memory()
 
     def _finish(self, reason: str) -> Outcome:
@@ -293,17 +291,16 @@ class Trainer:
             return outcome
         best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
-        updates = to_average(self.state.validations, self.config.train)
+        of_kept, updates = [best["update"]], to_average(self.state.validations, self.config.train)
         if len(updates) > 1:
-            average = self.folder.average(updates)
-            with self._using(average):
+            with self._using(self.folder.average(updates)):
                 averaged, _ = self.validator.measure()
             if better(self.config.train.metric, averaged[self.config.train.metric], metrics[self.config.train.metric]):
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
-                if first():
-                    save_tensors(self.folder.model_file, average)
+                of_kept = updates
         chosen = Outcome(self.state.update, kept, metrics, reason)
-        if first():
+        if first():  # the weights too, whatever an earlier end of this run has left
+            save_tensors(self.folder.model_file, self.folder.average(of_kept))
             self.folder.save_outcome(asdict(chosen))
         return chosen
 
@@ -313,27 +310,34 @@ class Trainer:
     @contextmanager
     def _using(self, weights: Weights | None) -> Iterator[None]:
         """Inside, the model has these weights, and without any those that are trained."""
-        trained = self.updater.model
-        if weights is None and trained is self.model:
+        trained = weights_of(self.updater.model)
+        if self.updater.model is not self.model:  # which serves for nothing else
+            load_into(self.model, weights or trained, self.folder.path)
             yield
-            return
-        own = {name: weight.clone() for name, weight in weights_of(trained).items()}
-        load_into(self.model, weights or own, self.folder.path)
-        try:
+        elif weights is None:
             yield
-        finally:
-            load_into(self.model, own, self.folder.path)
+        else:
+            # A signal may come anywhere: until the weights are back, these are what `_save` goes by.
+            self._put_by = {name: weight.clone() for name, weight in trained.items()}
+            try:
+                load_into(self.model, weights, self.folder.path)
+                yield
+            finally:
+                load_into(self.model, self._put_by, self.folder.path)
+                self._put_by = None
 
     # Saving and resuming
 
     def _save(self) -> None:
         """Write a checkpoint of this update and drop those no longer needed."""
         self.state.scaler = self.updater.scaler.state_dict()
+        self.state.divergence = asdict(self._divergence)
+        weights = self._put_by or weights_of(self.updater.model)
         training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
-        weights = weights_of(self.updater.model)
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
-            weights = {name: whole(weight) for name, weight in self.average.weights.items()}
+            weights = self.average.weights
+        weights, training = wholes(weights), wholes(training)
         if self._tracker is None:  # not ours to write
             return
         self.state.recorded = self._tracker.flush()

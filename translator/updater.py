@@ -56,21 +56,21 @@ class Updater:
         # What profiles show by name; a benchmark puts its own here.
         self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
-    def step(self, batches: Sequence[Batch], rate: float, *, seed: int) -> Step:
-        """One step at this learning rate on the gradient of all batches; none where it is not finite. `seed`: of dropout.
+    def step(self, batches: Sequence[Batch], rate: float) -> Step:
+        """One step at this learning rate on the gradient of all batches; none where it is not finite.
 
         Of several processes each brings its own batches, equally many. Raises OutOfMemory, with what to lower.
         """
         with telling_of_memory(self._advice(batches)):
-            return self._step(batches, rate, seed)
+            return self._step(batches, rate)
 
-    def _step(self, batches: Sequence[Batch], rate: float, seed: int) -> Step:
+    def _step(self, batches: Sequence[Batch], rate: float) -> Step:
         tokens = int(totals(sum(batch.num_tokens for batch in batches))[0])
-        torch.manual_seed(seed)
         self._parallel.train()
         loss = nll = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches, start=1):
             self._meet_after(last=number == len(batches))
+            torch.manual_seed(batch.seed)
             with self.phase("forward"):
                 batch_loss, batch_nll = self._of(self._parallel, batch)
             with self.phase("backward"):

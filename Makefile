@@ -7,6 +7,7 @@ TATOEBA := data/tatoeba/README.md
 export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
 PROCS ?= 1
+KILLS ?= 50
 
 .DEFAULT_GOAL := help
 .PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
@@ -46,8 +47,8 @@ test: $(READY) $(TATOEBA) ## Run the tests
 fuzz: $(READY) ## Try a hundred thousand random inputs, and tell how many each property saw
 	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
 
-torture: $(READY) ## Kill trainings at 50 random instants and compare them with one left alone
-	@KILLS=50 $(BIN)/python -m pytest -s tests/test_torture.py $(ARGS)
+torture: $(READY) ## Kill, stop and starve real processes: KILLS=50 trainings at random instants, workers, translations
+	@KILLS=$(KILLS) $(BIN)/python -m pytest -s -m torture $(ARGS)
 
 lint: $(READY) ## Check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .

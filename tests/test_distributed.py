@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,27 @@ OPTIONS = [
     "train.max_epochs=null", "train.max_minutes=null", "train.validate_every=10", "train.average=none", "train.patience=null"]
 
 
-def torchrun(data: Path, launcher: list[str], *options: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *launcher, str(ROOT / "scripts" / "train.py"), *OPTIONS,
-         f"data.train={data}", f"data.cache={data.parent}", f"runs={data.parent}", "name=run", *options],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start torchrun with options of its own and of a training; what is left of it is ended with the test."""
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def torchrun(data: Path, launcher: list[str], *options: str) -> subprocess.Popen[bytes]:
+        jobs.append(subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *launcher, str(ROOT / "scripts" / "train.py"), *OPTIONS,
+             f"data.train={data}", f"data.cache={data.parent}", f"runs={data.parent}", "name=run", *options],
+            cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        return jobs[-1]
+
+    yield torchrun
+    for job in jobs:
+        for process in (*workers_of(job), job.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        job.wait()
 
 
 def workers_of(launcher: subprocess.Popen[bytes]) -> list[int]:
@@ -182,16 +198,18 @@ def wait_for(happened: Callable[[], Any], *launchers: subprocess.Popen[bytes]) -
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds workers by /proc")
 
 
+@pytest.mark.torture
 @needs_proc
-def test_two_nodes_bring_a_killed_worker_back(tmp_path):
+def test_two_nodes_bring_a_killed_worker_back(tmp_path, start):
     """Two launchers on loopback are two nodes. One's worker is killed: both start theirs again, from the last checkpoint."""
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     launcher = [
-        "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--max-restarts=1"]
-    nodes = [torchrun(data, launcher, "train.max_updates=60") for _ in range(2)]
+        "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--max-restarts=3"]
+    # torchrun counts restarts by machine, and workers of unlike counts miss each other once, for as long as the timeout.
+    nodes = [start(data, launcher, "train.max_updates=60", "train.timeout_minutes=0.5") for _ in range(2)]
     run = RunFolder(tmp_path / "run")
     wait_for(lambda: max(run.resumable(), default=0) >= 20, *nodes)
     os.kill(workers_of(nodes[1])[0], signal.SIGKILL)
@@ -201,14 +219,15 @@ def test_two_nodes_bring_a_killed_worker_back(tmp_path):
     assert "resuming   from update" in said
 
 
+@pytest.mark.torture
 @needs_proc
-def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path):
+def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path, start):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     launcher = ["--standalone", "--nproc-per-node=2"]
     run = RunFolder(tmp_path / "run")
     heard_of = {signal.SIGSTOP: ["heard nothing from another", "train.timeout_minutes"], signal.SIGKILL: ["rank", "SIGKILL"]}
     for fault, words in heard_of.items():
-        job = torchrun(data, launcher, "train.max_updates=100000", "train.timeout_minutes=0.3")
+        job = start(data, launcher, "train.max_updates=100000", "train.timeout_minutes=0.3")
         before = max(run.resumable(), default=0)
         wait_for(lambda before=before: max(run.resumable(), default=0) >= before + 20, job)
         victim = workers_of(job)[1]
@@ -222,18 +241,19 @@ def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path
         run.load_checkpoint(run.resumable()[0])
 
 
+@pytest.mark.torture
 @needs_proc
-def test_a_signal_to_all_saves_once_and_the_job_goes_on_with_any_number(tmp_path):
+def test_a_signal_to_all_saves_once_and_the_job_goes_on_with_any_number(tmp_path, start):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     run = RunFolder(tmp_path / "run")
-    job = torchrun(data, ["--standalone", "--nproc-per-node=2"], "train.max_updates=100000")
+    job = start(data, ["--standalone", "--nproc-per-node=2"], "train.max_updates=100000")
     wait_for(lambda: max(run.resumable(), default=0) >= 20, job)
     job.send_signal(signal.SIGINT)
     _, said = job.communicate(timeout=120)
     stopped = run.resumable()[0]
     assert f"Stopped at update {stopped}, saved" in said.decode(), said.decode()
     assert run.load_config().train.accumulation == 2
-    alone = torchrun(data, ["--standalone", "--nproc-per-node=1"], f"train.max_updates={stopped + 3}")
+    alone = start(data, ["--standalone", "--nproc-per-node=1"], f"train.max_updates={stopped + 3}")
     _, said = alone.communicate(timeout=120)
     assert alone.returncode == 0, said.decode()
     assert run.resumable()[0] == stopped + 3

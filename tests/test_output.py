@@ -86,6 +86,7 @@ def test_refused_lines_are_remembered(tmp_path):
     assert write(path, LINES).refused == 13
 
 
+@pytest.mark.torture
 def test_a_translation_stopped_twice_goes_on_and_is_the_same(script, trained_folder, tmp_path):
     """By Ctrl-C and by SIGKILL, while it writes; begun again by the same command: the file of one left alone, refusals told."""
     blank = b" " * 3000  # costs no search, and fills the reads

@@ -17,6 +17,8 @@ import pytest
 from tests.conftest import PAIRS, ROOT, write_pairs
 from translator.checkpoint import RunFolder
 
+pytestmark = pytest.mark.torture
+
 
 class Training:
     """scripts/train.py in a process of its own, at work for longer than any test, unless it is told otherwise."""

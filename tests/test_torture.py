@@ -1,7 +1,7 @@
 """A training killed at any instant and begun again is the one never interrupted.
 
 Real runs of scripts/train.py get SIGKILL at random instants of every phase, are started again by the same command, and must end
-with the same files, bit for bit. `make torture` kills fifty times; the tests, a few.
+with the same files, bit for bit.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ OPTIONS = [
     f"train.max_updates={UPDATES}", "train.max_epochs=null", "train.max_minutes=null", f"train.validate_every={VALIDATE_EVERY}",
     "train.average_count=3"]
 NOT_REPEATED = {"train/tokens_per_second"}
+
+pytestmark = pytest.mark.torture
 
 Instant = Callable[["Run"], None]
 

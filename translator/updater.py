@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -49,7 +50,9 @@ class Updater:
             self.model = copy.deepcopy(model)
             self._parallel = shard(_Loss(self.model, train), [*self.model.encoder, *self.model.decoder])
         elif size() > 1:
-            self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
+                self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
         self.optimizers = build_optimizers(self.model, optim)
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)

@@ -19,7 +19,7 @@ def config() -> RunConfig:
 
 
 def test_a_row_has_a_figure_under_every_heading(config, monkeypatch):
-    monkeypatch.setattr(growth, "LENGTHS", (512,))
+    monkeypatch.setattr(growth, "LENGTHS", (64,))
     for table in (growth.length_table, growth.attention_table):
         heading, row = table(config)
         assert len(row) == len(heading)

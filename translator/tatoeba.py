@@ -70,13 +70,15 @@ def prepare_tatoeba(folder: Path) -> None:
         return
     downloads = folder.with_name(f".{folder.name}.download")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{folder.name}.lock")):  # of several processes one fetches
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    with lock:  # of several processes one fetches
         if not (folder / "README.md").is_file():
             archive = downloads / ARCHIVE
             if not archive.is_file() or _sha256(archive) != SHA256:
                 download(downloads)
             build(archive, folder)
         shutil.rmtree(downloads, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def download(folder: Path) -> None:

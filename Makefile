@@ -47,7 +47,7 @@ test: $(READY) $(TATOEBA) ## Run the tests
 fuzz: $(READY) ## Try a hundred thousand random inputs, and tell how many each property saw
 	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
 
-torture: $(READY) ## Kill, stop and starve real processes: KILLS=50 trainings at random instants, workers, translations
+torture: $(READY) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -s -m torture $(ARGS)
 
 lint: $(READY) ## Check style (ruff) and types (mypy)

@@ -41,6 +41,7 @@ def test_comparing_gives_ratios_of_what_both_have():
     assert [line.split() for line in lines] == [["a.x", "2.00", "3.00", "1.50", "x"]]
 
 
+@pytest.mark.torture
 def test_reports_from_the_command_line(script, tmp_path: Path):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     options = [*TINY, f"data.train={data}", f"data.cache={tmp_path}/cache"]

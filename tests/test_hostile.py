@@ -525,6 +525,8 @@ except UserError as error:
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
 """
 
+pytestmark = pytest.mark.torture
+
 
 @pytest.mark.parametrize("unit", [b" ", b"[", b'{"en": "'])
 def test_a_small_gz_that_unpacks_to_much_ends_in_one_line(data, unit):

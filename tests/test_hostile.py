@@ -39,6 +39,8 @@ from translator.tokenizer import Tokenizer
 from translator.tracking import Tracker
 from translator.translate import Translator
 
+pytestmark = pytest.mark.torture
+
 TINY = [
     "data=files", "name=run", "model=tiny", "model.d_model=16", "model.num_heads=2", "model.d_ff=16", "model.encoder_layers=1",
     "model.decoder_layers=1", "device=cpu", "precision=fp32", "tokenizer.vocab_size=304", "train.max_epochs=null",
@@ -524,8 +526,6 @@ except UserError as error:
     print(len(str(error).splitlines()), len(str(error)) < 2000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
 """
-
-pytestmark = pytest.mark.torture
 
 
 @pytest.mark.parametrize("unit", [b" ", b"[", b'{"en": "'])

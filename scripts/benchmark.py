@@ -14,8 +14,9 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from translator.benchmark import compare, describe_machine, load_report, measure_decoding, measure_training
+from translator.building import from_hydra
 from translator.checkpoint import RunFolder
-from translator.config import RunConfig, from_hydra
+from translator.config import RunConfig
 from translator.data import load_split, prepare
 from translator.device import resolve_device, resolve_precision, tune_cpu
 from translator.errors import one_line_errors

@@ -9,8 +9,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
+from translator.building import from_hydra
 from translator.checkpoint import RunFolder, newest_run
-from translator.config import EvaluateConfig, from_hydra
+from translator.config import EvaluateConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors

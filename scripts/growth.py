@@ -11,7 +11,8 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 
 from translator.benchmark import describe_machine
-from translator.config import RunConfig, from_hydra
+from translator.building import from_hydra
+from translator.config import RunConfig
 from translator.device import resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
 from translator.growth import TABLES

@@ -12,9 +12,10 @@ import hydra
 import torch
 from omegaconf import DictConfig
 
+from translator.building import from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
-from translator.config import RunConfig, from_hydra
+from translator.config import RunConfig
 from translator.data import Corpus, describe, prepare
 from translator.device import name_of_precision, resolve_device, resolve_precision, tune_cpu
 from translator.distributed import decide, first, size, together
@@ -24,9 +25,10 @@ from translator.evaluate import evaluate
 from translator.interruption import Interrupted
 from translator.lock import sole_user
 from translator.model import Transformer
+from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tracking import say
-from translator.trainer import Outcome, Trainer, new_model
+from translator.trainer import Trainer, new_model
 from translator.translate import Translator
 from translator.validation import SAMPLE_TRANSLATIONS
 
@@ -140,8 +142,8 @@ def say_plan(
     updates = max(0, round(min(left)))
     say(f"model      {parameters:,} parameters on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
-        f"{per_epoch:,} updates {'an epoch' if trainer.round == 'epoch' else 'a window'}\n"
-        f"plan       about {updates:,} updates, {updates / per_epoch:.1f} {trainer.round}s, in {updates * seconds / 60:.0f} "
+        f"{per_epoch:,} updates {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
+        f"plan       about {updates:,} updates, {updates / per_epoch:.1f} {trainer.unit}s, in {updates * seconds / 60:.0f} "
         f"minutes at {seconds:.2f} s an update, and the validations")
     if done.update:
         say(f"resuming   from update {done.update:,}")

@@ -15,8 +15,9 @@ import torch
 from omegaconf import DictConfig
 from tqdm import tqdm
 
+from translator.building import from_hydra
 from translator.checkpoint import RunFolder, newest_run
-from translator.config import TranslateConfig, from_hydra
+from translator.config import TranslateConfig
 from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer
@@ -48,8 +49,7 @@ def settled_precision(config: TranslateConfig) -> DecodingPrecision:
 def translate_lines(config: TranslateConfig, job: Job) -> int:
     """Answer every line with a line; how many were refused."""
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
-    asked: deque[Line] = deque()
-    number = 0
+    asked: deque[tuple[int, Line]] = deque()  # with their numbers
     with open_input(config.input) as file, progress(config) as bar:
         again = config.input is not None and Path(config.input).is_file()  # it can be read again, unlike a pipe
         output = Output(config.output, shaping(config, job) if again else None)
@@ -57,24 +57,25 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
             tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
 
         def requests() -> Iterator[list[Request]]:
-            nonlocal number
+            read = 0
             interactive = config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
             for lines in prompted() if interactive else read_lines(file, config.input):
                 parsed = [parse(line, form) for line in lines]
-                if not asked and number + len(parsed) <= output.done:
-                    number += len(parsed)
+                first, read = read + 1, read + len(parsed)
+                if read <= output.done:
                     bar.update(sum(line.size for line in parsed))
                     continue
-                asked.extend(parsed)
+                asked.extend(enumerate(parsed, start=first))
                 yield [line.request for line in parsed]
 
         answers = translate_all(job, requests(), workers=config.workers)
-        first = next(answers, [])  # the models are loaded and the input is read before an output is begun
+        early = next(answers, [])  # the models are loaded and the input is read before an output is begun
+        number = output.done
         try:
             with output.opened() as written:
-                for group in itertools.chain([first], answers):
+                for group in itertools.chain([early], answers):
                     for translation, details in group:
-                        line, number = asked.popleft(), number + 1
+                        number, line = asked.popleft()
                         bar.update(line.size)
                         if number <= output.done:  # groups are translated whole: what stands in one changes nothing else
                             continue
@@ -85,7 +86,7 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
                         written.write(answer(line, translation, details, output_form))
                     written.flush()
         except KeyboardInterrupt:
-            if config.input is not None and config.output is not None:
+            if again and config.output is not None:
                 tqdm.write(f"stopped after {number:,} lines; the same command goes on from there", file=sys.stderr)
             sys.exit(INTERRUPTED_EXIT_CODE)
     return output.refused

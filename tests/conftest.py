@@ -16,8 +16,9 @@ from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
 from translator.batching import collate
+from translator.building import build, from_hydra
 from translator.checkpoint import RunFolder, save_tensors, weights_of
-from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig, build, from_hydra
+from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
 
@@ -27,6 +28,11 @@ SHARED_DATASETS = ROOT.parent / "shared" / "datasets"
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
 settings.register_profile("fuzz", deadline=None, max_examples=7000)  # 70 times the usual, for `make fuzz`
 settings.load_profile("unhurried")  # --hypothesis-profile is heeded after this
+
+# Options of the smallest model that trains, for the scripts.
+TINY = [
+    "model=tiny", "model.d_model=32", "model.d_ff=32", "model.encoder_layers=1", "model.decoder_layers=1", "device=cpu",
+    "precision=fp32", "tokenizer.vocab_size=320"]
 
 PAIRS = [
     (f"{subject} {verb} {count} {thing}.", f"{wer} {tut} {zahl} {ding}.")

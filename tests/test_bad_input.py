@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import PAIRS, ROOT, assert_user_error, write_pairs
+from tests.conftest import PAIRS, ROOT, TINY, assert_user_error, write_pairs
 
-TINY = [
-    "model=tiny", "model.d_model=32", "model.d_ff=32", "model.encoder_layers=1", "model.decoder_layers=1", "device=cpu",
-    "precision=fp32", "tokenizer.vocab_size=320", "train.max_epochs=1", "train.max_minutes=null", "train.batch_tokens=2000"]
+SHORT = [*TINY, "train.max_epochs=1", "train.max_minutes=null", "train.batch_tokens=2000"]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +77,7 @@ TRAIN = {
 @pytest.mark.parametrize("case", TRAIN)
 def test_train(script, bad, tmp_path, case):
     options, words = TRAIN[case]
-    base = ["data=files", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *TINY]
+    base = ["data=files", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]
     result = script("train", *base, *options.format(bad=bad).split())
     assert_user_error(result, words)
     assert not (tmp_path / "run" / "config.yaml").exists()
@@ -93,7 +91,7 @@ def test_a_gpu_where_there_is_none(script, run_folder, bad, tmp_path, name):
 
 
 def test_a_run_goes_on_with_its_own_options_or_not_at_all(script, bad, tmp_path):
-    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *TINY]
+    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]
     assert script("train", *base).returncode == 0
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     assert_user_error(script("train", *base, "model.d_ff=48"), "model.d_ff=48", "32", "name=")
@@ -136,7 +134,7 @@ def test_translate(script, run_folder, bad, case):
 
 def test_a_full_disk_while_training(bad, tmp_path):
     """No file may grow past 20 kB here, which stands for a disk that is full; what was there stays."""
-    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *TINY]
+    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *base]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300).returncode == 0
     shutil.rmtree(tmp_path / "run")

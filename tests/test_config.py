@@ -9,16 +9,13 @@ from typing import get_type_hints
 import pytest
 
 from tests.conftest import ROOT, composed, run_config
+from translator.building import build, from_hydra, read_yaml, to_yaml
 from translator.checkpoint import RunFolder
 from translator.config import (
     EvaluateConfig,
     ModelConfig,
     RunConfig,
     TranslateConfig,
-    build,
-    from_hydra,
-    read_yaml,
-    to_yaml,
 )
 from translator.errors import UserError
 

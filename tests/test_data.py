@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, SHARED_DATASETS, run_config, tokenizer_config, write_pairs
 from translator import data
+from translator.building import build
 from translator.cleaning import EXAMPLES, sentence_key
-from translator.config import DataConfig, build
+from translator.config import DataConfig
 from translator.data import Corpus, describe, load_split, prepare
 from translator.errors import UserError
 from translator.sources import SPLITS, read

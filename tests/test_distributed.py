@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import PAIRS, ROOT, model_config, write_pairs
+from tests.conftest import PAIRS, ROOT, TINY, model_config, write_pairs
 from tests.test_trainer import metrics, options, rows
 from translator.checkpoint import RunFolder, load_tensors
 from translator.config import RunConfig
@@ -74,7 +74,7 @@ def result(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]
     run = RunFolder(folder)
     weights, training, _ = run.load_checkpoint(10)
     model = {f"model.{name}": weight for name, weight in load_tensors(run.model_file).items()}
-    lines = metrics(type("Trained", (), {"folder": run}))  # type: ignore[arg-type]
+    lines = metrics(run)
     return weights | training | model, [{k: v for k, v in line.items() if k != "train/padding"} for line in lines]
 
 
@@ -152,9 +152,8 @@ def test_sums_decisions_and_shares():
 
 
 OPTIONS = [
-    "data=files", "model=tiny", "model.d_model=32", "model.d_ff=48", "model.encoder_layers=1", "model.decoder_layers=1",
-    "device=cpu", "precision=fp32", "tokenizer.vocab_size=320", "train.batch_tokens=150", "train.log_every=1",
-    "train.max_epochs=null", "train.max_minutes=null", "train.validate_every=10", "train.average=none", "train.patience=null"]
+    "data=files", *TINY, "train.batch_tokens=150", "train.log_every=1", "train.max_epochs=null", "train.max_minutes=null",
+    "train.validate_every=10", "train.average=none", "train.patience=null"]
 
 
 Start = Callable[..., "subprocess.Popen[bytes]"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PAIRS, assert_user_error, search_config, write_pairs
+from translator.building import to_yaml
 from translator.checkpoint import RunFolder
-from translator.config import to_yaml
 from translator.errors import UserError
 from translator.evaluate import compare, describe, describe_comparison, evaluate
 from translator.translate import Translator

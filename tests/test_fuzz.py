@@ -27,14 +27,15 @@ from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, random_model, run_config, tokenizer_config
 from translator.batching import Batch, BatchSource, plan_batches
+from translator.building import build, read_yaml, to_yaml
 from translator.checkpoint import RunFolder, Weights, weights_of
 from translator.cleaning import Counts, HeldOut, clean, cut, with_text
-from translator.config import DataConfig, RunConfig, build, read_yaml, to_yaml
+from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
 from translator.lines import answer, as_json, notices, parse, read_lines
 from translator.sources import read
+from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
-from translator.trainer import Outcome, TrainingState, _outcome_of, _state_of
 from translator.translate import Translation, Translator
 
 # Strings that have broken programs: half characters, marks without a letter, both directions, breaks of all kinds.
@@ -620,7 +621,7 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
         assert weights is None or any(alike(weights, other) for other in written.weights)
         longest = folder.longest_source()
         assert longest is None or isinstance(longest, int)
-        outcome = loaded(lambda: _outcome_of(folder.load_outcome()))
+        outcome = loaded(lambda: outcome_of(folder.load_outcome()))
         assert outcome is None or isinstance(outcome, Outcome)
         for update in folder.resumable():
             found = loaded(lambda update=update: folder.load_checkpoint(update))
@@ -628,7 +629,7 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
                 assert any(alike(found[0], other) for other in written.weights)
                 assert any(alike(found[1], other) for other in written.weights)
                 assert found[2] in written.states
-                assert isinstance(_state_of(found[2], folder.path, "bleu"), TrainingState)
+                assert isinstance(state_of(found[2], folder.path, "bleu"), TrainingState)
         loaded(lambda: folder.average([10, 20]))
         translations = loaded(lambda: Translator(folder.path)(["She sees two trees."], written.config.search))
         assert translations is None or len(translations) == 1
@@ -638,20 +639,20 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
 @given(values=changed(dataclasses.asdict(STATE)) | VALUE)
 def test_any_values_are_a_state_of_training_or_a_users_mistake(values, tmp_path_factory):
     try:
-        state = _state_of(values, Path("checkpoints"), "bleu")
+        state = state_of(values, Path("checkpoints"), "bleu")
     except UserError as error:
         assert_one_line(error)
         return
     assert all(isinstance(n, int) and n >= 0 for n in (state.update, state.epoch, state.batch, state.tokens))
     assert state.seconds >= 0
     assert all(isinstance(v["update"], int) and isinstance(v["loss"], float | int) for v in state.validations)
-    assert state.recorded is None or all(size >= 0 for size in state.recorded.values())
+    assert all(size >= 0 for size in state.recorded.values())
 
 
 @share(100)
 @given(values=changed(dataclasses.asdict(OUTCOME)) | VALUE)
 def test_any_values_are_an_outcome_or_none(values):
-    outcome = _outcome_of(values)
+    outcome = outcome_of(values)
     if outcome is not None:
         f"{outcome.update:,} {outcome.kept} {outcome.reason}".encode(errors="backslashreplace")  # as stderr does
         assert all(isinstance(value, float | int) for value in outcome.metrics.values())

@@ -23,7 +23,8 @@ WORKER = """
 import json, sys, time
 from itertools import islice
 from tests.conftest import run_config, tokenizer_config
-from translator.config import DataConfig, build
+from translator.building import build
+from translator.config import DataConfig
 from translator.data import load_split, prepare
 from translator.errors import UserError
 from translator.sources import windows

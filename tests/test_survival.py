@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PAIRS, ROOT, write_pairs
+from tests.conftest import PAIRS, ROOT, TINY, write_pairs
 from translator.checkpoint import RunFolder
 
 pytestmark = pytest.mark.torture
@@ -30,8 +30,7 @@ class Training:
             write_pairs(data, PAIRS)
         self.process = subprocess.Popen(
             [sys.executable, str(ROOT / "scripts" / "train.py"), "data=files", f"data.train={data}", f"data.cache={folder}",
-             f"runs={folder}", "name=run", "model=tiny", "model.d_model=32", "model.d_ff=32", "model.encoder_layers=1",
-             "model.decoder_layers=1", "device=cpu", "precision=fp32", "tokenizer.vocab_size=320", "train.batch_tokens=150",
+             f"runs={folder}", "name=run", *TINY, "train.batch_tokens=150",
              "train.log_every=1", "train.max_updates=100000", "train.max_epochs=null", "train.max_minutes=null",
              "train.validate_every=20", "train.patience=null", *options],
             cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -22,7 +22,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.conftest import PAIRS, ROOT, write_pairs
+from tests.conftest import PAIRS, ROOT, TINY, write_pairs
 from translator.checkpoint import RunFolder, load_tensors
 
 KILLS = int(os.environ.get("KILLS", "4"))
@@ -30,8 +30,7 @@ KILLS = int(os.environ.get("KILLS", "4"))
 KILLS_OF_A_RUN = 5
 UPDATES, VALIDATE_EVERY = 40, 5
 OPTIONS = [
-    "data=files", "model=tiny", "model.d_model=32", "model.d_ff=48", "model.encoder_layers=1", "model.decoder_layers=1",
-    "model.dropout=0.1", "device=cpu", "precision=fp32", "tokenizer.vocab_size=320", "tokenizer.sampling=0.2",
+    "data=files", *TINY, "model.dropout=0.1", "tokenizer.sampling=0.2",
     "optim.ema_decay=0.9", "optim.warmup_updates=5", "train.batch_tokens=150", "train.accumulation=2", "train.log_every=1",
     f"train.max_updates={UPDATES}", "train.max_epochs=null", "train.max_minutes=null", f"train.validate_every={VALIDATE_EVERY}",
     "train.average_count=3"]

@@ -69,8 +69,8 @@ def final(trainer: Trainer) -> dict[str, torch.Tensor]:
     return weights | {f"training.{name}": tensor for name, tensor in training.items()}
 
 
-def metrics(trainer: Trainer) -> list[dict]:
-    lines = [json.loads(line) for line in trainer.folder.metrics_file.read_text().splitlines()]
+def metrics(folder: RunFolder) -> list[dict]:
+    lines = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
     return [{k: v for k, v in line.items() if k != "train/tokens_per_second"} for line in lines]
 
 
@@ -103,7 +103,7 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(setup, extra, sto
     assert resumed.state.update in (stop_at - 1, stop_at)
     resumed.fit()
     assert_same(final(resumed), final(whole))
-    assert metrics(resumed) == metrics(whole)
+    assert metrics(resumed.folder) == metrics(whole.folder)
     assert resumed.state.validations == whole.state.validations
     steps = [[event.step for event in EventAccumulator(str(t.folder.tensorboard)).Reload().Scalars("validation/loss")]
              for t in (resumed, whole)]
@@ -128,7 +128,7 @@ def test_a_run_killed_outright_goes_on_from_its_last_checkpoint(setup):
     assert resumed.state.update == 8
     resumed.fit()
     assert_same(final(resumed), final(whole))
-    assert metrics(resumed) == metrics(whole)
+    assert metrics(resumed.folder) == metrics(whole.folder)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -263,7 +263,7 @@ def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, 
         resumed = setup(config, name)
         resumed.fit()
         assert_same(final(resumed), final(whole))
-        assert metrics(resumed) == metrics(whole)
+        assert metrics(resumed.folder) == metrics(whole.folder)
 
 
 def test_the_model_kept_is_the_one_named_whatever_was_there_before(setup):
@@ -294,7 +294,7 @@ def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
     assert whole.updater.scaler.get_scale() == 2.0**30
     whole.fit()
     assert 0 < whole.state.skipped < 12
-    assert [line["train/skipped"] for line in metrics(whole) if "train/skipped" in line][-1] == whole.state.skipped
+    assert [line["train/skipped"] for line in metrics(whole.folder) if "train/skipped" in line][-1] == whole.state.skipped
     part = dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=6))
     first = setup(part, "parts", torch.float16)
     first.updater.scaler.load_state_dict(first.updater.scaler.state_dict() | {"scale": 2.0**30})

@@ -56,8 +56,12 @@ def _fits(
 
     longest: of each pair, the tokens of its longer side.
     """
+    rows = corpus.train.select(np.flatnonzero(longest <= tokens))
+    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+    largest = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_size(1.0)
     try:
-        _update(config, corpus, model, np.flatnonzero(longest <= tokens), tokens, precision)
+        updater = Updater(model, config.optim, config.train, precision=precision)
+        float(updater.step([largest] * config.train.batches_of_update, 0.0).loss)  # reading a number waits for the device
     except OutOfMemory:
         if longest.min() > tokens // 2:
             raise
@@ -67,14 +71,3 @@ def _fits(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     return True
-
-
-def _update(
-    config: RunConfig, corpus: Corpus, model: Transformer, rows: np.ndarray, tokens: int, precision: torch.dtype
-) -> None:
-    """An update of the largest batches of so many tokens."""
-    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    batches = BatchSource(corpus.train.select(rows), tokenizers, max_tokens=tokens, seed=config.seed)
-    updater = Updater(model, config.optim, config.train, precision=precision)
-    step = updater.step([batches.of_size(1.0)] * config.train.batches_of_update, 0.0)
-    float(step.loss)  # reading a number waits for the device

@@ -31,12 +31,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from translator.config import RunConfig, build, read_yaml, to_yaml
-from translator.distributed import sharded_like
+from translator.building import build, read_yaml, to_yaml
+from translator.config import RunConfig
+from translator.distributed import held_like
 from translator.errors import UserError
 from translator.tokenizer import Tokenizer
 
 Weights = dict[str, Tensor]
+# Weights, training tensors and state.
+Checkpoint = tuple[Weights, Weights, dict[str, Any]]
 
 # To be raised when a run folder changes so that older releases would misread it.
 FORMAT = 1
@@ -184,7 +187,7 @@ class RunFolder:
         """The updates of the checkpoints that hold all it takes to go on, newest first."""
         return sorted((u for u in self._updates() if (self._checkpoint(u) / "state.json").is_file()), reverse=True)
 
-    def load_checkpoint(self, update: int) -> tuple[Weights, Weights, dict[str, Any]]:
+    def load_checkpoint(self, update: int) -> Checkpoint:
         """Weights, training tensors and state of a checkpoint."""
         folder = self._checkpoint(update)
         state = _unsealed(folder / "state.json")
@@ -342,7 +345,7 @@ def load_into(model: nn.Module, weights: Weights, where: Path) -> None:
     """Copy weights into a model that has such."""
     require_fit(model, weights, where)
     for name, parameter in model.named_parameters():
-        parameter.copy_(sharded_like(weights[name], parameter))
+        parameter.copy_(held_like(weights[name], parameter))
 
 
 def _sync(path: Path) -> None:

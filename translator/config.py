@@ -6,25 +6,14 @@ What each option means and its default stand once, in `conf/`; here are its type
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-import types
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import yaml
-from omegaconf import DictConfig, OmegaConf
+from typing import Literal
 
 from translator.errors import UserError
 
-Config = TypeVar("Config")
 Files = str | tuple[str, ...] | None
 
 # More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.
 MOST = {"d_model": 2**20, "d_ff": 2**20, "encoder_layers": 1000, "decoder_layers": 1000}
-# Options within options, in YAML.
-MOST_NESTED = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -328,88 +317,6 @@ class TranslateConfig:
         _require(self.workers == 1 or self.input is not None, "workers", "are for files: name one, input=FILE")
         _require(self.workers == 1 or self.translations is None, "workers", "translate; scoring translations takes one process")
         _require(self.run != (), "run", "names no run folder")
-
-
-def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
-    """The dataclass `cls` of a composed Hydra configuration; UserError names the option that does not fit."""
-    return build(cls, OmegaConf.to_container(composed, resolve=True))
-
-
-def read_yaml(path: Path) -> Any:
-    """What a YAML file such as a run's `config.yaml` holds, nothing in it interpolated."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        # A few lines can stand for more values than memory holds, or take hours to read: not those that `to_yaml` writes.
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or depth > MOST_NESTED:
-                raise ValueError("it has aliases (*name), or lists within lists without end")
-        return yaml.safe_load(text)
-    except Exception as error:  # whatever keeps YAML from being values, in as many types as it has tags
-        raise UserError(f"{path}: not a configuration file: {str(error)[:300]}") from error
-
-
-def to_yaml(config: Any) -> str:
-    """A dataclass as YAML text, of which `read_yaml` and `build` make the same again."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
-
-
-def build(cls: type[Config], values: Any, where: str = "") -> Config:
-    """Make the dataclass `cls` of a plain mapping; unknown, missing and ill-typed options raise UserError."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where.rstrip('.') or 'configuration'}: expected options by name, got {values!r}")
-    hints = get_type_hints(cls)
-    for key in values:
-        if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
-            hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
-            raise UserError(f"{where}{key}: no such option; {hint}")
-    values = {key: vars(cls)[key] for key in hints if key in vars(cls)} | dict(values)  # where the class has a default
-    missing = [key for key in hints if key not in values]
-    if missing:
-        raise UserError(f"{where}{missing[0]}: this option is missing")
-    return cls(**{key: _convert(hint, values[key], where + key) for key, hint in hints.items()})
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint` says; an integer passes as a float, a list as a tuple."""
-    if dataclasses.is_dataclass(hint):
-        return build(hint, value, where + ".")  # type: ignore[arg-type]
-    origin = get_origin(hint)
-    if origin is Literal:
-        if value in get_args(hint):
-            return value
-    elif origin in (Union, types.UnionType):
-        for choice in get_args(hint):
-            try:
-                return _convert(choice, value, where)
-            except UserError:
-                continue
-    elif origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_convert(get_args(hint)[0], item, where) for item in value)
-    elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31:
-            return value
-    elif isinstance(value, hint):
-        return value
-    raise UserError(f"{where}: expected {_describe(hint)}, got {value!r}")
-
-
-def _describe(hint: Any) -> str:
-    """A type in a user's words."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(choice) for choice in get_args(hint))
-    if origin is tuple:
-        return f"a list, each {_describe(get_args(hint)[0])}"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}[hint]
 
 
 def _require(holds: bool, option: str, rule: str) -> None:

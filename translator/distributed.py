@@ -22,6 +22,9 @@ from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line
 
 T = TypeVar("T")
 
+# How gloo says that a process is gone or late.
+UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
+
 
 @contextmanager
 def together(device: str, *, minutes: float) -> Iterator[None]:
@@ -49,10 +52,6 @@ def together(device: str, *, minutes: float) -> Iterator[None]:
             f"process {os.environ['RANK']} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
             f"{one_line(str(error))[:200]}; the same command goes on from the last checkpoint") from error
     dist.destroy_process_group()
-
-
-# How gloo says that a process is gone or late.
-UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
 
 
 def rank() -> int:
@@ -128,10 +127,12 @@ def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return kept
 
 
-def sharded_like(tensor: Tensor, other: Tensor) -> Tensor:
+def held_like(tensor: Tensor, other: Tensor) -> Tensor:
     """A tensor as `other` is held: whole, or in shards."""
-    if isinstance(tensor, DTensor) or not isinstance(other, DTensor):
-        return tensor if isinstance(other, DTensor) else whole(tensor)
+    if not isinstance(other, DTensor):
+        return whole(tensor)
+    if isinstance(tensor, DTensor):
+        return tensor
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
 
 

@@ -32,5 +32,5 @@ def sole_user(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if {path.name for path in folder.iterdir()} <= {".lock", holder.name} if folder.is_dir() else False:
-                shutil.rmtree(folder)  # nothing came of it
+            if {path.name for path in folder.glob("*")} <= {".lock", holder.name}:  # nothing came of it
+                shutil.rmtree(folder, ignore_errors=True)

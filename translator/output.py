@@ -31,10 +31,10 @@ class Output:
         self.partial, self.about = Path(f"{name}.partial"), Path(f"{name}.partial.job")
         self.done = 0  # lines that an earlier process has written
         self.refused = 0  # of all lines
-        if self.path is not None and self.path.is_dir():
-            raise UserError(f"output={name}: is a folder; name a file")
         if self.path is None:
             return
+        if self.path.is_dir():
+            raise UserError(f"output={name}: is a folder; name a file")
         self._lock = FileLock(f"{self.partial}.lock")
         try:
             self._lock.acquire(blocking=False)
@@ -47,12 +47,11 @@ class Output:
         """Go on with what is there of this job; UserError where it is another's."""
         first, *refused = self.about.read_text(encoding="utf-8").splitlines() or [""]
         now = json.loads(json.dumps(job))
-        try:
+        begun: Any = None
+        with suppress(ValueError):
             begun = json.loads(first)
-        except ValueError:
-            begun = None
-        if not isinstance(begun, dict) or begun != now:
-            known = begun if isinstance(begun, dict) else {}
+        known = begun if isinstance(begun, dict) else {}
+        if begun != now:
             what = next((key for key in now if known.get(key) != now[key]), "input")
             raise UserError(
                 f"{self.partial}: begun with another {what} ({known.get(what)!r}, now {now.get(what)!r}); give the same to go "

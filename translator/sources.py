@@ -56,9 +56,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
         return None
     if split == "train" and config.window is not None:
         return next(windows(config))
-    where = f"data.{split}={value if isinstance(value, str) else ','.join(value)}"
-    if config.path is not None:
-        where = f"data.path={config.path} {where}"
+    where = _where(config, split)
     try:
         rows = _load_path(config, value) if config.path is not None else _load_files(config, value)
         pairs = _pairs(rows, config, where)
@@ -79,9 +77,7 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
 
     From number `start` on, where after the last of the data comes the first again.
     """
-    if config.window is None or config.train is None:
-        raise ValueError("data.window and data.train are not set")
-    where = f"data.train={config.train if isinstance(config.train, str) else ','.join(config.train)}"
+    where = _where(config, "train")
     number = 0
     while True:
         empty = True
@@ -97,14 +93,13 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
 
 def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
     """One pass over the rows of train, as tables of `data.window` rows."""
-    assert config.window is not None
-    assert config.train is not None
+    assert config.window is not None  # else nobody asks
     try:
         if config.path is None and not isinstance(config.train, str):
             yield from _tables_of_lines(config, config.train)
             return
         rows = (
-            _load_table(Path(str(config.train)), config, streaming=True) if config.path is None
+            _load_table(Path(config.train), config, streaming=True) if config.path is None and isinstance(config.train, str)
             else _load_path(config, config.train, streaming=True))
         yield from rows.with_format("arrow").iter(config.window)
     except UserError:
@@ -117,6 +112,13 @@ def _tables_of_lines(config: DataConfig, paths: Sequence[str]) -> Iterator[pa.Ta
     pairs = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in _line_pairs(*_two(paths)))
     while some := list(islice(pairs, config.window)):
         yield pa.table(dict(zip((config.source, config.target), zip(*some, strict=True), strict=True)))
+
+
+def _where(config: DataConfig, split: str) -> str:
+    """The options that name a split."""
+    value = getattr(config, split)
+    option = f"data.{split}={value if isinstance(value, str) else ','.join(value)}"
+    return option if config.path is None else f"data.path={config.path} {option}"
 
 
 def _two(paths: Sequence[str]) -> Sequence[str]:

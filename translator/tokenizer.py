@@ -10,7 +10,7 @@ import numpy as np
 import sentencepiece as spm
 
 from translator.config import TokenizerConfig
-from translator.errors import UserError, one_line
+from translator.errors import UserError
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -101,5 +101,5 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     except RuntimeError as error:
         raise UserError(
             f"tokenizer.vocab_size={config.vocab_size} does not suit this training text; "
-            f"SentencePiece says: {one_line(str(error))}") from error
+            f"SentencePiece says: {error}") from error
     return Tokenizer(model.getvalue())

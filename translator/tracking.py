@@ -32,18 +32,17 @@ def say(text: str) -> None:
 class Tracker:
     """Records measurements by update, in one file of lines and in TensorBoard's."""
 
-    def __init__(self, metrics_file: Path, tensorboard: Path, *, recorded: Mapping[str, int] | None = None) -> None:
+    def __init__(self, metrics_file: Path, tensorboard: Path, *, recorded: Mapping[str, int]) -> None:
         """`recorded`: what `flush` told when the training was last saved; anything later than that is dropped."""
         self.metrics_file = metrics_file
         self.tensorboard = tensorboard
-        if recorded is not None:
-            for file in self._files():
-                if file.is_symlink():
-                    raise UserError(f"{file}: is a link, and to cut it might cut another's file; put the file itself there")
-                if file.name in recorded:
-                    os.truncate(file, min(recorded[file.name], file.stat().st_size))
-                else:
-                    file.unlink()
+        for file in self._files():
+            if file.is_symlink():
+                raise UserError(f"{file}: is a link, and to cut it might cut another's file; put the file itself there")
+            if file.name in recorded:
+                os.truncate(file, min(recorded[file.name], file.stat().st_size))
+            else:
+                file.unlink()
         self._writer = SummaryWriter(str(tensorboard), flush_secs=10)
 
     def flush(self) -> dict[str, int]:

@@ -10,15 +10,14 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 
 from translator.batching import Batch, BatchSource, empty_batch
-from translator.checkpoint import RunFolder, Weights, load_into, save_tensors, weights_of
+from translator.checkpoint import Checkpoint, RunFolder, Weights, load_into, save_tensors, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import give_back_freed_memory
@@ -30,10 +29,11 @@ from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
 from translator.selection import Validation, out_of_patience, ranked, to_average
+from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.stream import WindowSource
 from translator.tracking import Progress, Tracker, say
 from translator.updater import Step, Updater
-from translator.validation import Metrics, Translate, Validator
+from translator.validation import Translate, Validator
 
 # Checkpoints kept whole: if the newest turns out damaged, the one before still serves.
 RESUMABLE_CHECKPOINTS = 2
@@ -43,32 +43,6 @@ GIVE_BACK_EVERY = 50
 NAMED_SENTENCES = 5
 # A gradient that is not finite at a smaller scale than this has another reason.
 SMALLEST_SCALE = 1.0
-
-
-@dataclass
-class TrainingState:
-    """Where a training stands; with weights and optimizer, all it takes to go on."""
-
-    update: int = 0
-    epoch: int = 0
-    batch: int = 0  # batches of this epoch already used
-    tokens: int = 0
-    seconds: float = 0.0
-    skipped: int = 0  # updates whose gradient was not finite in fp16
-    scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
-    divergence: dict[str, Any] = field(default_factory=dict)  # what the loss was like
-    validations: list[Validation] = field(default_factory=list)
-    recorded: dict[str, int] | None = None  # bytes of the files of measurements; None: saved before this was noted
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a training ended with."""
-
-    update: int
-    kept: str  # which weights, in words
-    metrics: Metrics  # theirs, on the validation split
-    reason: str  # why training stopped
 
 
 def new_model(config: RunConfig, corpus: Corpus) -> Transformer:
@@ -103,14 +77,14 @@ class Trainer:
         self.batches: BatchSource | WindowSource = (
             BatchSource(corpus.train, tokenizers, sampling=sampling, **how) if config.data.window is None
             else WindowSource(config.data, corpus, sampling=sampling, **how))
-        self.round = "epoch" if config.data.window is None else "window"
+        self.unit = "epoch" if config.data.window is None else "window"  # what the numbers of epochs count
         self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
-        self.of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
+        self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
         self._interruption = Interruption()
         self._divergence = Divergence(**self.state.divergence)
-        self._put_by: Weights | None = None  # the weights that are trained, while the model has others
+        self._trained: Weights | None = None  # the weights that are trained, while the model has others
 
     # The plan
 
@@ -205,10 +179,10 @@ class Trainer:
         if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= SMALLEST_SCALE:
             return
         update, last = self.state.update, max(self.folder.resumable(), default=0)
-        rows = np.concatenate(self.batches.plan(self.state.epoch)[self.of_update])
+        rows = np.concatenate(self.batches.plan(self.state.epoch)[self._of_update])
         numbers = ", ".join(f"{row + 1:,}" for row in sorted(rows)[:NAMED_SENTENCES])
         more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
-        of_window = "" if self.round == "epoch" else f" of window {self.state.epoch + 1}"
+        of_window = "" if self.unit == "epoch" else f" of window {self.state.epoch + 1}"
         raise UserError(
             f"update {update:,}: the gradient is {float(step.gradient_norm)} and the loss {float(step.loss)}, on sentences "
             f"{numbers}{more} of those kept{of_window}, so training stopped; its last good checkpoint is that of update "
@@ -223,10 +197,10 @@ class Trainer:
         if state.batch >= len(self.batches.plan(state.epoch)):
             state.epoch, state.batch = state.epoch + 1, 0
         end = min(state.batch + self.config.train.batches_of_update, len(self.batches.plan(state.epoch)))
-        self.of_update = slice(state.batch, end)
+        self._of_update = slice(state.batch, end)
         state.batch = end
-        mine = [self.batches.batch(state.epoch, number) for number in share(range(self.of_update.start, end))]
-        return mine + [empty_batch()] * (self._rounds(end - self.of_update.start) - len(mine))
+        mine = [self.batches.batch(state.epoch, number) for number in share(range(self._of_update.start, end))]
+        return mine + [empty_batch()] * (self._rounds(end - self._of_update.start) - len(mine))
 
     def _rounds(self, batches: int) -> int:
         """Batches that each process takes of so many."""
@@ -286,7 +260,7 @@ class Trainer:
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
-        outcome = _outcome_of(decide(self.folder.load_outcome))
+        outcome = outcome_of(decide(self.folder.load_outcome))
         if outcome is not None and outcome.update == self.state.update:
             return outcome
         best = self._best()
@@ -310,21 +284,21 @@ class Trainer:
     @contextmanager
     def _using(self, weights: Weights | None) -> Iterator[None]:
         """Inside, the model has these weights, and without any those that are trained."""
-        trained = weights_of(self.updater.model)
+        own = weights_of(self.updater.model)
         if self.updater.model is not self.model:  # which serves for nothing else
-            load_into(self.model, weights or trained, self.folder.path)
+            load_into(self.model, weights or own, self.folder.path)
             yield
         elif weights is None:
             yield
         else:
             # A signal may come anywhere: until the weights are back, these are what `_save` goes by.
-            self._put_by = {name: weight.clone() for name, weight in trained.items()}
+            self._trained = {name: weight.clone() for name, weight in own.items()}
             try:
                 load_into(self.model, weights, self.folder.path)
                 yield
             finally:
-                load_into(self.model, self._put_by, self.folder.path)
-                self._put_by = None
+                load_into(self.model, self._trained, self.folder.path)
+                self._trained = None
 
     # Saving and resuming
 
@@ -332,7 +306,7 @@ class Trainer:
         """Write a checkpoint of this update and drop those no longer needed."""
         self.state.scaler = self.updater.scaler.state_dict()
         self.state.divergence = asdict(self._divergence)
-        weights = self._put_by or weights_of(self.updater.model)
+        weights = self._trained or weights_of(self.updater.model)
         training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
@@ -348,22 +322,22 @@ class Trainer:
 
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
-        update = decide(self._newest_whole)
+        read: dict[int, Checkpoint] = {}
+        update = decide(lambda: self._newest_whole(read))
         if update is None:
-            self.state.recorded = {}
             return
-        weights, training, state = self.folder.load_checkpoint(update)
+        weights, training, state = read.get(update) or self.folder.load_checkpoint(update)
         self._restore(weights, training)
-        self.state = _state_of(state, self.folder.checkpoints, self.config.train.metric)
+        self.state = state_of(state, self.folder.checkpoints, self.config.train.metric)
         self._load_scaler(self.state.scaler)
 
-    def _newest_whole(self) -> int | None:
-        """The update of the checkpoint to go on from; None where nothing was ever saved."""
+    def _newest_whole(self, read: dict[int, Checkpoint]) -> int | None:
+        """The update of the checkpoint to go on from, which is left in `read`; None where nothing was ever saved."""
         self.folder.clear_partial()
         damaged: list[int] = []
         for update in (updates := self.folder.resumable()):
             try:
-                self.folder.load_checkpoint(update)
+                read[update] = self.folder.load_checkpoint(update)
             except UserError as damage:
                 say(f"warning: {damage}; trying the checkpoint before it")
                 damaged.append(update)
@@ -408,40 +382,8 @@ class Trainer:
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),
-            f"{self.round} {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
+            f"{self.unit} {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
             f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
-
-
-def _state_of(values: Any, where: Path, metric: str) -> TrainingState:
-    """The state that `asdict` made these of; UserError where they are something else."""
-    try:
-        state = TrainingState(**values)
-        counts = [state.update, state.epoch, state.batch, state.tokens, state.skipped]
-        counts += [validation["update"] for validation in state.validations]
-        counts += [] if state.recorded is None else state.recorded.values()
-        numbers = [state.seconds, *state.scaler.values()]
-        numbers += [validation[name] for validation in state.validations for name in (metric, "loss")]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{where}: state.json is of another release of the translator: {error}") from error
-    counted = all(type(count) is int and 0 <= count < 2**63 for count in counts)
-    if not (counted and all(map(_is_number, numbers)) and 0 <= state.seconds < 2**63):
-        raise UserError(f"{where}: state.json holds values that no training writes; put a copy there to go on")
-    return state
-
-
-def _outcome_of(values: Any) -> Outcome | None:
-    """The outcome that `asdict` made these of; None where they are something else."""
-    try:
-        outcome = Outcome(**values)
-        numbers = list(outcome.metrics.values())
-    except (TypeError, AttributeError):
-        return None
-    words = isinstance(outcome.kept, str) and isinstance(outcome.reason, str)
-    return outcome if words and type(outcome.update) is int and all(map(_is_number, numbers)) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

@@ -97,8 +97,7 @@ class Updater:
 
     def _advice(self, batches: Sequence[Batch]) -> str:
         cells = max(batch.target_out.numel() for batch in batches)
-        source, target = (max(ids.size(1) for ids in side) for side in zip(
-            *((batch.source, batch.target_out) for batch in batches), strict=True))
+        source, target = max(batch.source.size(1) for batch in batches), max(batch.target_out.size(1) for batch in batches)
         return (f"a batch has {cells:,} target tokens, its longest sentences {source:,} and {target:,}; lower "
                 f"train.batch_tokens={self.train.batch_tokens}, and raise train.accumulation to keep an update's size")
 

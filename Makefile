@@ -2,12 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+DEV := .venv/ready-dev
 TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
 ARGS ?=
 PROCS ?= 1
 KILLS ?= 50
+# The run folder to work on; without it, the newest.
+RUN ?=
+RUN_OPTION := $(if $(RUN),'run=$(RUN)')
 
 .DEFAULT_GOAL := help
 .PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
@@ -21,13 +25,13 @@ train: $(READY) ## Train a model, or go on with an interrupted training; PROCS=2
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
 
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
-	@$(BIN)/python scripts/evaluate.py $(ARGS)
+	@$(BIN)/python scripts/evaluate.py $(RUN_OPTION) $(ARGS)
 
 translate: $(READY) ## Translate TEXT="...", or the lines of stdin
 ifdef TEXT
-	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(ARGS)
+	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 else
-	@$(BIN)/python scripts/translate.py $(ARGS)
+	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
@@ -41,16 +45,16 @@ growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
-test: $(READY) $(TATOEBA) ## Run the tests
+test: $(DEV) $(TATOEBA) ## Run the tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-fuzz: $(READY) ## Try a hundred thousand random inputs, and tell how many each property saw
+fuzz: $(DEV) ## Try a hundred thousand random inputs, and tell how many each property saw
 	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
 
-torture: $(READY) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
+torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -s -m torture $(ARGS)
 
-lint: $(READY) ## Check style (ruff) and types (mypy)
+lint: $(DEV) ## Check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
@@ -66,7 +70,12 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -qq --upgrade --constraint constraints.txt pip setuptools
 	$(BIN)/pip install -qq --constraint constraints.txt torch
-	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install -qq --constraint constraints.txt --editable .
+	@touch $@
+
+# What one of pyproject.toml's extras needs besides.
+.venv/ready-%: $(READY)
+	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 $(TATOEBA): | $(READY)

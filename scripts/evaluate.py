@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -11,11 +12,12 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, newest_run
-from translator.config import EvaluateConfig
+from translator.config import DataConfig, EvaluateConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.languages import tag_of
 from translator.sources import read_lines
 from translator.translate import Translator
 
@@ -46,13 +48,28 @@ def main(composed: DictConfig) -> None:
 def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:
     """Its name, sources and references: the files named, or a split of the run's own data."""
     if config.source_file is None or config.reference_file is None:
-        split = load_split(RunFolder(run).load_config().data, config.split)
-        return config.split, list(split["source"]), list(split["target"])
+        data = RunFolder(run).load_config().data
+        name, tag = str(config.split), ""
+        if config.source is not None and config.target is not None:
+            data, tag = one_direction(data, config.split, config.source, config.target)
+            name = f"{name}-{data.source}-{data.target}"
+        split = load_split(data, config.split)
+        return name, [tag + source for source in split["source"]], list(split["target"])
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")
     return Path(config.source_file).name.removesuffix(".gz"), sources, references
+
+
+def one_direction(data: DataConfig, split: str, source: str, target: str) -> tuple[DataConfig, str]:
+    """The data of one direction of a model of several languages, and the tag before its sources."""
+    if (source, target) not in data.directions:
+        there = ", ".join(" to ".join(direction) for direction in data.directions)
+        raise UserError(f"source={source} target={target}: the model translates {there}")
+    if getattr(data, split) is None:
+        raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
+    return dataclasses.replace(data, source=source, target=target), tag_of(target) if data.tags else ""
 
 
 def require_same_languages(first: Path, second: Path) -> None:

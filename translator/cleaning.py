@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from translator.config import DataConfig
 from translator.errors import UserError
+from translator.languages import split_tag
 
 READ_ROWS = 10_000
 EXAMPLES = 3
@@ -55,8 +56,11 @@ class Counts:
 class HeldOut:
     """The sentences of validation and test as keys, by side, and the pairs among them that were cut out of train."""
 
-    def __init__(self) -> None:
-        self._sentences = (set[int](), set[int]())
+    def __init__(self, config: DataConfig) -> None:
+        sources = set[int]()
+        several = len(config.directions) > 1  # either side then holds the same sentences
+        self._sentences = (sources, sources if several else set[int]())
+        self._sides = 1 if config.overlap == "source" else 2
         self._cut: set[int] = set()
 
     def add(self, pairs: list[Pair]) -> None:
@@ -68,8 +72,8 @@ class HeldOut:
         self._cut.update(map(_pair_key, pairs))
 
     def shares(self, pair: Pair) -> bool:
-        """Whether a sentence of `pair` is held out on its side."""
-        return any(sentence_key(text) in keys for text, keys in zip(pair, self._sentences, strict=True))
+        """Whether a sentence of `pair` is held out on its side; of both sides or, by data.overlap, of the source alone."""
+        return any(sentence_key(text) in keys for text, keys in list(zip(pair, self._sentences, strict=True))[:self._sides])
 
     def claims(self, pair: Pair) -> bool:
         """Whether this row of train was cut out. True once a pair: if it is there again, that is another row."""
@@ -154,8 +158,8 @@ def _is_text(value: Any) -> bool:
 
 
 def sentence_key(text: str) -> int:
-    """The same number for texts that differ in case, white space or compatible characters alone."""
-    return _hash(_single_spaced(unicodedata.normalize("NFKC", text).casefold()))
+    """The same number for texts that differ in case, white space, compatible characters or the language's tag alone."""
+    return _hash(_single_spaced(unicodedata.normalize("NFKC", split_tag(text)[1]).casefold()))
 
 
 def _pair_key(pair: Pair) -> int:

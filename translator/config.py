@@ -9,6 +9,7 @@ import dataclasses
 from typing import Literal
 
 from translator.errors import UserError
+from translator.languages import tag_of
 
 Files = str | tuple[str, ...] | None
 
@@ -34,11 +35,15 @@ class DataConfig:
     window: int | None = None  # younger than other options
     max_characters: int
     max_ratio: float
+    overlap: Literal["any", "source"] = "any"  # younger than other options
     cache: str
 
     def __post_init__(self) -> None:
         _require(self.train not in ("", ()), "data.train", "must name a split or a file")
-        _require(self.source != self.target, "data.source", "and data.target are the same; name two languages or columns")
+        for side in ("source", "target"):
+            names = getattr(self, side).split("+")
+            _require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
+        _require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
         _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
         if self.window is not None:
@@ -48,6 +53,20 @@ class DataConfig:
             _require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
         _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
         _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
+        files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
+        _require(len(self.directions) == 1 or not files, "data.source",
+                 "and data.target name several languages, and files of lines hold one each: give a file of columns")
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """The languages to translate from and to: where there are several, every two that differ."""
+        return tuple((s, t) for s in self.source.split("+") for t in self.target.split("+") if s != t)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Of the languages to translate to, where there is a choice."""
+        targets = self.target.split("+")
+        return tuple(map(tag_of, targets)) if len(targets) > 1 else ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,6 +236,7 @@ class SearchConfig:
     banned: tuple[str, ...] = ()
     terminology: str | None = None
     copy_unknown: bool = False
+    language: str | None = None
     mbr: Literal["chrf", "bleu"] | None = None
     max_source_tokens: int
     split_sentences: bool = True
@@ -281,6 +301,8 @@ class EvaluateConfig:
     run: str | None
     runs: str
     split: Literal["train", "validation", "test"]
+    source: str | None
+    target: str | None
     source_file: str | None
     reference_file: str | None
     against: str | None
@@ -292,6 +314,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         _require((self.source_file is None) == (self.reference_file is None), "source_file",
                  "and reference_file go together: give both or neither")
+        _require((self.source is None) == (self.target is None), "source", "and target go together: give both or neither")
+        _require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
         _require(self.worst >= 0, "worst", "must be at least 0")
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -54,7 +54,8 @@ def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int) 
     """
     splits = _clean_splits(config)
     key = _key(splits.name, dataclasses.asdict(tokenizer), max_tokens)
-    folder = _cached(Path(config.cache), f"tokens-{key}", lambda new: _tokenise(splits, tokenizer, max_tokens, new))
+    folder = _cached(
+        Path(config.cache), f"tokens-{key}", lambda new: _tokenise(splits, tokenizer, config.tags, max_tokens, new))
     source = Tokenizer.load(folder / "source.model")
     target = source if tokenizer.joint else Tokenizer.load(folder / "target.model")
     train, validation, test = (Dataset.from_file(str(folder / f"{split}.arrow")) for split in SPLITS)
@@ -98,7 +99,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     assert train is not None  # DataConfig requires it
     if config.window is not None:
         counts["train"].note = "of the first window; the others are read as training comes to them"
-    held_out, pairs = HeldOut(), dict[str, list[Pair]]()
+    held_out, pairs = HeldOut(config), dict[str, list[Pair]]()
     for split in ("validation", "test"):
         given = rows[split]
         if given is not None:
@@ -122,13 +123,13 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
 # Tokenising
 
 
-def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Path) -> None:
+def _tokenise(splits: Path, config: TokenizerConfig, tags: Sequence[str], max_tokens: int, folder: Path) -> None:
     """Train the tokenizers on train.arrow of `splits` and write every split with its ids."""
     train = Dataset.from_file(str(splits / "train.arrow"))
     if config.joint:
-        source = target = train_tokenizer(_texts(train, "source", "target"), config)
+        source = target = train_tokenizer(_texts(train, "source", "target"), config, tags)
     else:
-        source = train_tokenizer(_texts(train, "source"), config)
+        source = train_tokenizer(_texts(train, "source"), config, tags)
         target = train_tokenizer(_texts(train, "target"), config)
     source.save(folder / "source.model")
     target.save(folder / "target.model")

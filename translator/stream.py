@@ -31,7 +31,7 @@ class WindowSource:
         self.max_tokens = max_tokens
         self.seed = seed
         self.sampling = sampling
-        self._held_out = HeldOut()
+        self._held_out = HeldOut(config)
         for split in (corpus.validation, corpus.test):
             self._held_out.add(list(zip(split["source"], split["target"], strict=True)))
         self._windows: Iterator[Dataset] = iter(())

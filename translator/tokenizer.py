@@ -11,6 +11,7 @@ import sentencepiece as spm
 
 from translator.config import TokenizerConfig
 from translator.errors import UserError
+from translator.languages import is_tag
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -35,6 +36,8 @@ class Tokenizer:
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
+        # Of a model of several languages: the tags of those that it translates to.
+        self.tags = tuple(piece for piece in self.pieces(range(len(self))) if is_tag(piece))
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
@@ -88,14 +91,18 @@ class Tokenizer:
             raise UserError(f"{path}: {error}") from error
 
 
-def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Train a SentencePiece model on `texts`; UserError where they are too few for `tokenizer.vocab_size`."""
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequence[str] = ()) -> Tokenizer:
+    """Train a SentencePiece model on `texts`, each of `symbols` a piece of its own.
+
+    UserError where the texts are too few for `tokenizer.vocab_size`.
+    """
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
             vocab_size=config.vocab_size, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
+            user_defined_symbols=[symbol.strip() for symbol in symbols],
             pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
             num_threads=2, minloglevel=2)
     except RuntimeError as error:

@@ -18,6 +18,7 @@ from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
 from translator.device import DecodingPrecision, convert, resolve_device
 from translator.errors import UserError
+from translator.languages import split_tag, tag_of
 from translator.mbr import by_expected_score
 from translator.model import Transformer
 from translator.search import Demands, Hypothesis, search
@@ -164,6 +165,7 @@ class Translator:
         None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions.
         """
         options = self._within_positions(search or self.search)
+        sources = ["".join(self._tag(source, options)) for source in sources]
         ids = dict(enumerate(zip(
             self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True)))
         lengths = {i: max(map(len, pair)) for i, pair in ids.items()}
@@ -187,15 +189,16 @@ class Translator:
         except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
             unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
             return f"not UTF-8 at {unit} {start + 1:,}; not translated"
+        tag, text = self._tag(text, options)
         if not text.strip():
             return [_Unit([EOS_ID], "", [], ())]
         required, prefix = (*options.required, *request.required), options.prefix + request.prefix
-        if trouble := self._trouble(required, prefix, options):
+        if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
             return f"{trouble}; not translated"
-        [ids] = self.source_tokenizer.encode([text])
-        sentences = [text]
+        sentences = [tag + text]
+        [ids] = self.source_tokenizer.encode(sentences)
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
-            sentences = split_sentences(text)
+            sentences = [tag + sentence for sentence in split_sentences(text)]
         terminology = self._terminology(options.terminology or "")
         prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1] if prefix else []
         units = []
@@ -209,6 +212,21 @@ class Translator:
             if self.positions is not None and demanded >= self.positions:
                 return f"its prefix and phrases have more than model.max_positions={self.positions} tokens; not translated"
         return units
+
+    def _tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
+        """The tag of the language wanted, by the text itself or else by the options; and the text without it."""
+        tag, rest = split_tag(text)
+        if tag.rstrip() in self.source_tokenizer.tags:
+            return tag, rest
+        return "" if options.language is None else tag_of(options.language), text
+
+    def _language_trouble(self, tag: str) -> str:
+        """Why a text with this tag cannot be translated, if so."""
+        tags = self.source_tokenizer.tags
+        if not tags:
+            return "search.language is for models of several languages, and this one has no choice" if tag else ""
+        return "" if tag.rstrip() in tags else (
+            f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
 
     def _trouble(self, required: Sequence[str], prefix: str, options: SearchConfig) -> str:
         """Why the demands cannot be met, if so."""

@@ -15,7 +15,7 @@ from translator.config import EvaluateConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
-from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate, require_same_languages
 from translator.sources import read_lines
 from translator.translate import Translator
 
@@ -53,12 +53,6 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")
     return Path(config.source_file).name.removesuffix(".gz"), sources, references
-
-
-def require_same_languages(first: Path, second: Path) -> None:
-    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
-    if (a.source, a.target) != (b.source, b.target):
-        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
 
 
 if __name__ == "__main__":

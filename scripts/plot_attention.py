@@ -61,7 +61,7 @@ def pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int]
             raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
         target = [*translation.hypotheses[0].ids, EOS_ID]
     if translator.positions is not None and max(len(source), len(target)) > translator.positions:
-        raise UserError(f"text and target may have {translator.positions} tokens, which is model.max_positions; give shorter ones")
+        raise UserError(f"text and target may have model.max_positions={translator.positions} tokens: give shorter ones")
     return source, target
 
 

@@ -6,13 +6,12 @@ import dataclasses
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import hydra
 import torch
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
+from translator.building import flatten, from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig
@@ -116,14 +115,6 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
                 f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}; "
                 "choose another name=, or give the option its old value to go on")
     return config
-
-
-def flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in options.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def say_plan(

@@ -99,7 +99,8 @@ def draw_attention(
         axes.set_xticks(range(len(source)), source, rotation=90, **how)
         axes.set_yticks(range(len(target)), target if number % columns == 0 else [""] * len(target), **how)
         axes.set_title(name, fontsize=LABEL_SIZE + 1)
-    figure.colorbar(image, ax=grid, fraction=0.05, aspect=40, shrink=min(1, 4 / height)).ax.tick_params(labelsize=LABEL_SIZE)
+    bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
+    bar.ax.tick_params(labelsize=LABEL_SIZE)
     figure.suptitle(title, fontsize=LABEL_SIZE + 3)
     return figure
 

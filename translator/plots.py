@@ -23,7 +23,7 @@ History = Mapping[str, Sequence[tuple[float, float]]]
 DPI = 150
 COLOURS = ("#1f5fa8", "#d9772b")  # of one run, and of another beside it
 # Inches of a cell of an attention map, in which a label of so many points can be read, and of a letter of it.
-CELL, LABEL_SIZE, LETTER = 0.17, 7, 0.075
+CELL, LABEL_SIZE, LETTER = 0.17, 7, 0.09
 # Of one picture: what a viewer shows, and memory holds.
 MOST_PIXELS = 100_000_000
 
@@ -55,6 +55,7 @@ def draw_curves(runs: Mapping[str, History]) -> Figure:
                     axes.plot(*zip(*points, strict=True), color=colour, label=named.strip(), **style)
         _dress(axes, title)
         axes.set_xlabel("update", fontsize=8)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
@@ -68,6 +69,7 @@ def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
         bars = axes.bar(places, [part.bleu for part in parts], width, color=colour, label=run if len(runs) > 1 else "")
         axes.bar_label(bars, fmt="%.1f", fontsize=8)
     axes.set_xticks(range(len(parts)), [f"{part.lengths}\n{part.count:,} sentences" for part in parts])
+    axes.set_xlim(-0.6, max(len(parts), 5) - 0.4)  # of a few, bars rather than walls
     _dress(axes, "BLEU by words of the source")
     return figure
 
@@ -79,6 +81,9 @@ def draw_attention(
 
     UserError where they are too many to be drawn so that they can be read.
     """
+    families, missing = _fonts(*source, *target)
+    codes = str.maketrans({character: f"U+{ord(character):04X} " for character in missing})
+    source, target = ([piece.translate(codes).strip() for piece in side] for side in (source, target))
     rows = -(-len(panels) // columns)
     label = LETTER * max(map(len, [*source, *target]))
     width = 1 + label + columns * (0.15 + CELL * len(source))
@@ -87,9 +92,6 @@ def draw_attention(
         raise UserError(
             f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces make a picture of {width * DPI:,.0f} x "
             f"{height * DPI:,.0f} pixels, too many to be shown; that takes a shorter sentence")
-    families, undrawn = _fonts(*source, *target)
-    codes = str.maketrans({character: f"U+{ord(character):04X} " for character in undrawn})
-    source, target = ([piece.translate(codes).strip() for piece in side] for side in (source, target))
     how: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
     figure = _figure(width, height)
     grid = figure.subplots(rows, columns, squeeze=False)

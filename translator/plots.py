@@ -51,8 +51,8 @@ def draw_curves(runs: Mapping[str, History]) -> Figure:
         for (run, history), colour in zip(runs.items(), COLOURS, strict=False):
             for name, (label, style) in measurements.items():
                 if points := history.get(name):
-                    named = " ".join([run] * (len(runs) > 1) + [label])
-                    axes.plot(*zip(*points, strict=True), color=colour, label=named.strip(), **style)
+                    named = f"{label} of {run}".strip() if len(runs) > 1 else label
+                    axes.plot(*zip(*points, strict=True), color=colour, label=named, **style)
         _dress(axes, title)
         axes.set_xlabel("update", fontsize=8)
         axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -66,10 +66,11 @@ def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
     width = 0.7 / len(runs)
     for number, ((run, parts), colour) in enumerate(zip(runs.items(), COLOURS, strict=False)):
         places = [place + (number - (len(runs) - 1) / 2) * width for place in range(len(parts))]
-        bars = axes.bar(places, [part.bleu for part in parts], width, color=colour, label=run if len(runs) > 1 else "")
+        bars = axes.bar(places, [part.bleu for part in parts], width, color=colour, label=f"of {run}" if len(runs) > 1 else "")
         axes.bar_label(bars, fmt="%.1f", fontsize=8)
     axes.set_xticks(range(len(parts)), [f"{part.lengths}\n{part.count:,} sentences" for part in parts])
     axes.set_xlim(-0.6, max(len(parts), 5) - 0.4)  # of a few, bars rather than walls
+    axes.margins(y=0.12)
     _dress(axes, "BLEU by words of the source")
     return figure
 
@@ -81,13 +82,12 @@ def draw_attention(
 
     UserError where they are too many to be drawn so that they can be read.
     """
-    families, missing = _fonts(*source, *target)
-    codes = str.maketrans({character: f"U+{ord(character):04X} " for character in missing})
-    source, target = ([piece.translate(codes).strip() for piece in side] for side in (source, target))
+    families, labels = _drawable([*source, *target])
+    source, target = labels[: len(source)], labels[len(source) :]
     rows = -(-len(panels) // columns)
-    label = LETTER * max(map(len, [*source, *target]))
-    width = 1 + label + columns * (0.15 + CELL * len(source))
-    height = 0.5 + rows * (0.35 + label + CELL * len(target))
+    longest = LETTER * max(map(len, labels))
+    width = 1 + longest + columns * (0.15 + CELL * len(source))
+    height = 0.5 + rows * (0.35 + longest + CELL * len(target))
     if width * height * DPI**2 > MOST_PIXELS:
         raise UserError(
             f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces make a picture of {width * DPI:,.0f} x "
@@ -110,6 +110,13 @@ def draw_attention(
 def undrawn(texts: Iterable[str]) -> str:
     """The characters that no installed font has: labels show their code points instead."""
     return "".join(sorted(_fonts(*texts)[1]))
+
+
+def _drawable(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Families to draw texts in, and the texts, with code points for characters that no installed font has."""
+    families, missing = _fonts(*texts)
+    codes = str.maketrans({character: f"U+{ord(character):04X} " for character in missing})
+    return families, [text.translate(codes).strip() for text in texts]
 
 
 def _fonts(*texts: str) -> tuple[list[str], set[str]]:
@@ -141,5 +148,8 @@ def _dress(axes: Axes, title: str) -> None:
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if any(axes.get_legend_handles_labels()[1]):
-        axes.legend(fontsize=8, frameon=False)
+    families, labels = _drawable(axes.get_legend_handles_labels()[1])
+    if any(labels):
+        legend = axes.legend(prop={"size": 8, "family": families}, frameon=False)
+        for text, label in zip(legend.get_texts(), labels, strict=True):
+            text.set(text=label, parse_math=False)

@@ -54,13 +54,10 @@ class Run:
     unreadable: int  # lines of measurements
     state: TrainingState | None  # of its newest checkpoint
     outcome: Outcome | None
+    parameters: int | None
     translator: Translator | None
     evaluation: Evaluation | None
     trouble: str  # why it was not evaluated
-
-    @property
-    def parameters(self) -> int | None:
-        return sum(p.numel() for p in self.translator.models[0].parameters()) if self.translator else None
 
     @property
     def training_speed(self) -> float | None:
@@ -166,9 +163,10 @@ def examine(path: Path, data: DataConfig, options: ReportConfig) -> Run:
     folder = RunFolder(path)
     config = folder.load_config()
     history, unreadable = read_history(folder.metrics_file)
-    translator = evaluation = None
+    parameters = translator = evaluation = None
     trouble = ""
     try:
+        parameters = sum(weight.numel() for weight in folder.load_weights().values())
         translator = Translator(path, device=options.device, precision=options.precision)
         split = load_split(data, options.split)
         evaluation = evaluate(translator, list(split["source"]), list(split["target"]), options.search)
@@ -177,7 +175,7 @@ def examine(path: Path, data: DataConfig, options: ReportConfig) -> Run:
         say(f"warning: {path} was not evaluated: {trouble}")
     return Run(
         path.resolve().name, folder, config, history, unreadable, newest_state(folder, config),
-        outcome_of(folder.load_outcome()), translator, evaluation, trouble)
+        outcome_of(folder.load_outcome()), parameters, translator, evaluation, trouble)
 
 
 def newest_state(folder: RunFolder, config: RunConfig) -> TrainingState | None:

@@ -27,7 +27,7 @@ from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate, require_same_languages
 from translator.lines import Line, notices
-from translator.metrics import LOWER_IS_BETTER, Comparison, Score, sentence_score
+from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_score
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID
@@ -151,7 +151,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
         scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder), environment=environment(device),
-        configuration=[flatten(dataclasses.asdict(run.config)) for run in runs])
+        samples=BOOTSTRAP_SAMPLES, configuration=[flatten(dataclasses.asdict(run.config)) for run in runs])
     for name, picture in pictures.items():
         write_bytes(folder / name, picture)
     write_text(folder / PAGE, page)

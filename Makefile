@@ -6,6 +6,7 @@ DEV := .venv/ready-dev
 TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
+export TRANSLATE_TARGET := $(value TARGET)
 ARGS ?=
 PROCS ?= 1
 KILLS ?= 50
@@ -14,10 +15,10 @@ RUN ?=
 RUN_OPTION := $(if $(RUN),'run=$(RUN)')
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
+.PHONY: help train evaluate translate report plot-attention board bench growth data test fuzz torture lint setup clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
@@ -33,6 +34,12 @@ ifdef TEXT
 else
 	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
+
+report: $(READY) ## Write a page about a trained model, to send or print: ARGS="against=OTHER_RUN" compares two
+	@$(BIN)/python scripts/report.py $(RUN_OPTION) $(ARGS)
+
+plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="...", translated as TARGET="..." or by itself
+	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION) $(ARGS)
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)

@@ -16,7 +16,7 @@ from translator.config import DataConfig, EvaluateConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
-from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate, require_same_languages
 from translator.languages import tag_of
 from translator.sources import read_lines
 from translator.translate import Translator
@@ -70,12 +70,6 @@ def one_direction(data: DataConfig, split: str, source: str, target: str) -> tup
     if getattr(data, split) is None:
         raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
     return dataclasses.replace(data, source=source, target=target), tag_of(target) if data.tags else ""
-
-
-def require_same_languages(first: Path, second: Path) -> None:
-    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
-    if (a.source, a.target) != (b.source, b.target):
-        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
 
 
 if __name__ == "__main__":

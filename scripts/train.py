@@ -6,13 +6,12 @@ import dataclasses
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import hydra
 import torch
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
+from translator.building import flatten, from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig
@@ -118,14 +117,6 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
     return config
 
 
-def flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in options.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
 def say_plan(
     trainer: Trainer, corpus: Corpus, model: Transformer, device: torch.device, precision: torch.dtype
 ) -> None:
@@ -162,7 +153,7 @@ def report(
             zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True))[:SAMPLE_TRANSLATIONS]:
         say(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
     run = folder.path
-    say(f"\nNext:\n  make translate TEXT=\"...\" ARGS=\"run={run}\"\n  make evaluate ARGS=\"run={run}\"\n"
+    say(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n"
         f"  make board")
 
 

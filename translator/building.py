@@ -46,6 +46,14 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
 
 
+def flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted name."""
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
 def build(cls: type[Config], values: Any, where: str = "") -> Config:
     """Make the dataclass `cls` of a plain mapping; unknown, missing and ill-typed options raise UserError."""
     if not isinstance(values, Mapping):

@@ -87,7 +87,7 @@ class RunFolder:
 
     def _require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         same = [tokenizer.model for tokenizer in self.load_tokenizers()] == [tokenizer.model for tokenizer in tokenizers]
-        before = self._report().get("fingerprint")
+        before = self.load_report().get("fingerprint")
         if not same or (before is not None and before != report.get("fingerprint")):
             raise UserError(
                 f"{self.path}: the data, or the libraries that prepare them, have changed since this run began; bring the old "
@@ -118,11 +118,11 @@ class RunFolder:
     def longest_source(self) -> int | None:
         """Tokens of the longest source sentence that it was trained on; None where its report does not say."""
         try:
-            return int(self._report()["splits"]["train"]["source_longest"])
+            return int(self.load_report()["splits"]["train"]["source_longest"])
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
-    def _report(self) -> dict[str, Any]:
+    def load_report(self) -> dict[str, Any]:
         """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
         try:
             report = json.loads(_read_plain(self.report_file))
@@ -190,8 +190,12 @@ class RunFolder:
     def load_checkpoint(self, update: int) -> Checkpoint:
         """Weights, training tensors and state of a checkpoint."""
         folder = self._checkpoint(update)
-        state = _unsealed(folder / "state.json")
+        state = self.load_state(update)
         return load_tensors(folder / "weights.safetensors"), load_tensors(folder / "training.safetensors"), state
+
+    def load_state(self, update: int) -> dict[str, Any]:
+        """The state alone of a checkpoint."""
+        return _unsealed(self._checkpoint(update) / "state.json")
 
     def average(self, updates: Sequence[int]) -> Weights:
         """The mean of the weights of several checkpoints."""

@@ -6,6 +6,7 @@ What each option means and its default stand once, in `conf/`; here are its type
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 from translator.errors import UserError
@@ -341,6 +342,42 @@ class TranslateConfig:
         _require(self.workers == 1 or self.input is not None, "workers", "are for files: name one, input=FILE")
         _require(self.workers == 1 or self.translations is None, "workers", "translate; scoring translations takes one process")
         _require(self.run != (), "run", "names no run folder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """What `scripts/report.py` composes: conf/report.yaml."""
+
+    run: str | None
+    runs: str
+    against: str | None
+    output: str | None
+    split: Literal["train", "validation", "test"]
+    examples: int
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.examples >= 0, "examples", "must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlotAttentionConfig:
+    """What `scripts/plot_attention.py` composes: conf/plot_attention.yaml."""
+
+    run: str | None
+    runs: str
+    text: str
+    target: str
+    output: str | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(bool(self.text.strip()), "text", 'is empty; give a sentence: make plot-attention TEXT="..."')
+        for name in ("text", "target"):
+            _require(not re.search("[\ud800-\udfff]", getattr(self, name)), name, "is not UTF-8")
 
 
 def _require(holds: bool, option: str, rule: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from translator.checkpoint import write_text
+from translator.checkpoint import RunFolder, write_text
 from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
@@ -29,6 +30,7 @@ class Evaluation:
     scores: dict[str, Score]
     by_length: list[LengthScore]
     search: SearchConfig
+    seconds: float  # that the translations took
 
     @property
     def hit_limit(self) -> float:
@@ -72,11 +74,20 @@ def evaluate(
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [_as_line(text) for text in sources], [_as_line(text) for text in references]
     stream = translator.stream(sources, search)
+    started = time.perf_counter()
     translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
+    seconds = time.perf_counter() - started
     hypotheses = [translation.text for translation in translations]
     return Evaluation(
         sources, references, hypotheses, translations, score(hypotheses, references),
-        scores_by_length(sources, hypotheses, references), search)
+        scores_by_length(sources, hypotheses, references), search, seconds)
+
+
+def require_same_languages(first: Path, second: Path) -> None:
+    """UserError where two runs translate between different languages."""
+    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
+    if (a.source, a.target) != (b.source, b.target):
+        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:

@@ -14,7 +14,7 @@ RUN ?=
 RUN_OPTION := $(if $(RUN),'run=$(RUN)')
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
+.PHONY: help train evaluate translate serve board bench growth data test fuzz torture lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ ifdef TEXT
 else
 	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
+
+serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/
+	@$(BIN)/python scripts/serve.py $(RUN_OPTION) $(ARGS)
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)

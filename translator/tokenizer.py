@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,6 +71,17 @@ class Tokenizer:
     def spell(self, text: str) -> list[str]:
         """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
         return list(self._processor.encode(text, out_type=str))
+
+    def spans(self, text: str) -> list[str]:
+        """What each piece of a text stands for in it, often with the space before: put together they are the text again."""
+        data = text.encode()
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        bounds = [0, *(piece.begin for piece in pieces[1:]), len(data)]
+        return [data[first:last].decode() for first, last in itertools.pairwise(bounds)]
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text: put together they are what `decode` gives. Of a character's bytes the last adds it."""
+        return [piece.surface for piece in self._processor.decode(list(ids), return_type="proto").pieces]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as the piece a person can read."""

@@ -30,7 +30,7 @@ def test_every_command_shown_parses(command):
     words = shlex.split(command)
     assert words[1] in TARGETS
     arguments = dict(word.split("=", 1) for word in words[2:])
-    name = {"train": "train", "evaluate": "evaluate", "translate": "translate"}.get(words[1])
+    name = {"train": "train", "evaluate": "evaluate", "translate": "translate", "serve": "serve"}.get(words[1])
     if name is None:
         return
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):

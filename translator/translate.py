@@ -164,18 +164,16 @@ class Translator:
         None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions.
         """
         options = self._within_positions(search or self.search)
-        ids = dict(enumerate(zip(
-            self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True)))
-        lengths = {i: max(map(len, pair)) for i, pair in ids.items()}
+        ids = list(zip(self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True))
+        fitting = [i for i, pair in enumerate(ids) if max(map(len, pair)) <= options.max_source_tokens]
         result: dict[int, Details] = {}
-        for batch in _batches({i: n for i, n in lengths.items() if n <= options.max_source_tokens}, options.batch_tokens):
-            for i, rating in zip(batch, self.rate([ids[i] for i in batch]), strict=True):
-                pieces = self.target_tokenizer.pieces(ids[i][1])
-                links = align_words(rating.attention, self.source_tokenizer.pieces(ids[i][0][:-1]), pieces[:-1])
-                result[i] = Details(
-                    tuple(pieces), rating.log_probabilities,
-                    rating.log_probability / length_penalty(len(pieces), options), tuple(links))
-        return [result.get(i) for i in ids]
+        for i, rating in zip(fitting, self.rate([ids[i] for i in fitting], options), strict=True):
+            pieces = self.target_tokenizer.pieces(ids[i][1])
+            links = align_words(rating.attention, self.source_tokenizer.pieces(ids[i][0][:-1]), pieces[:-1])
+            result[i] = Details(
+                tuple(pieces), rating.log_probabilities,
+                rating.log_probability / length_penalty(len(pieces), options), tuple(links))
+        return [result.get(i) for i in range(len(ids))]
 
     # From texts to units
 
@@ -306,7 +304,7 @@ class Translator:
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
         if options.copy_unknown:
             texts = [
-                self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
+                self._copy_unknown(unit, hypothesis, options) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
         texts = [_as_line(text) for text in texts]
         best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
@@ -319,9 +317,9 @@ class Translator:
             texts, hypotheses = list(best_of_text), list(best_of_text.values())
         return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
 
-    def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis) -> str:
+    def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis, options: SearchConfig) -> str:
         """The text, with what the source spells in place of unknown pieces: of its own unknown ones, the most attended to."""
-        [rating] = self.rate([(unit.ids, [*hypothesis.ids, EOS_ID])])
+        [rating] = self.rate([(unit.ids, [*hypothesis.ids, EOS_ID])], options)
         spelled = self.source_tokenizer.spell(unit.text)
         unknown = [i for i, piece in enumerate(unit.ids[:-1]) if piece == UNK_ID] or list(range(len(spelled)))
         pieces = self.target_tokenizer.pieces(hypothesis.ids)
@@ -330,12 +328,15 @@ class Translator:
                 pieces[place] = spelled[unknown[int(rating.attention[place, unknown].argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
-    def rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Rating]:
+    def rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], options: SearchConfig) -> list[Rating]:
         """What the models make of each pair of a source and an output, both of which end in EOS."""
         for model in self.models:
             model.eval()
-        sources, outputs = zip(*pairs, strict=True)
-        return rate(self.models, sources, outputs, self.device)
+        result: dict[int, Rating] = {}
+        for batch in _batches({i: max(map(len, pair)) for i, pair in enumerate(pairs)}, options.batch_tokens):
+            sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
+            result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
+        return [result[i] for i in range(len(pairs))]
 
 
 def join(sentences: list[Translation]) -> Translation:

@@ -14,6 +14,8 @@ from translator.serve.fields import Detection, Keyed, Translation
 from translator.serve.service import Answer, Service, Unanswerable, texts_of
 
 AUTO = "auto"
+# Milliseconds without a key after which a page may take a text for written.
+PAUSE = 250
 
 
 class Api:
@@ -56,7 +58,7 @@ class Api:
         """/frontend/settings"""
         source, target = ({"code": code, "name": name_of(code)} for code in next(iter(self.service.translators)))
         return {
-            "charLimit": self.config.max_characters, "frontendTimeout": 500, "apiKeys": bool(self.keys),
+            "charLimit": self.config.max_characters, "frontendTimeout": PAUSE, "apiKeys": bool(self.keys),
             "keyRequired": bool(self.keys), "suggestions": False, "filesTranslation": False, "supportedFilesFormat": [],
             "alternativesLimit": self.most_alternatives,
             "language": {"source": source, "target": target}}

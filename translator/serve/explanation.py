@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from translator.config import SearchConfig
 from translator.search import Hypothesis
 from translator.tokenizer import EOS_ID
 from translator.translate import Translation, Translator, Unit
@@ -13,12 +14,14 @@ from translator.translate import Translation, Translator, Unit
 DECIMALS = 3
 
 
-def explain(translator: Translator, units: Sequence[Unit], translations: Sequence[Translation]) -> list[dict[str, Any]]:
+def explain(
+    translator: Translator, units: Sequence[Unit], translations: Sequence[Translation], options: SearchConfig
+) -> list[dict[str, Any]]:
     """Of each sentence what its tokens stand for, and its translations with score and tokens, the best first."""
     pairs = [
         (unit.ids, [*hypothesis.ids, EOS_ID])
         for unit, translation in zip(units, translations, strict=True) for hypothesis in translation.hypotheses]
-    ratings = iter(translator.rate(pairs) if pairs else [])
+    ratings = iter(translator.rate(pairs, options))
 
     def one(text: str, hypothesis: Hypothesis) -> dict[str, Any]:
         rating = next(ratings)

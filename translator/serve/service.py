@@ -135,7 +135,7 @@ class Service:
         """What the batcher's thread does."""
         translator = self.translators[kind.source, kind.target]
         translations = translator.translate_units(units, dataclasses.replace(self.search, n_best=kind.n_best))
-        explanations = explain(translator, units, translations) if kind.explained else [None] * len(units)
+        explanations = explain(translator, units, translations, self.search) if kind.explained else [None] * len(units)
         return [Answer(*pair) for pair in zip(translations, explanations, strict=True)]
 
 

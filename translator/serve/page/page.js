@@ -1,7 +1,7 @@
 // Translates as one types. Lines are remembered, so that only those that changed are asked for.
 
-const PAUSE = 250; // milliseconds without a key after which a text is translated
 const ALTERNATIVES = 3;
+const FAINT = 0.15; // of the most attended to: what has less is not marked
 const AUTO = "auto";
 // A word begins with a space, or is a letter of a script that puts none between words.
 const BEGINS_WORD = /^[\s\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
@@ -63,7 +63,7 @@ function changed() {
   $("clear").hidden = !text.value;
   drawMirror();
   if (over) fail(`The text is longer than ${settings.charLimit.toLocaleString()} characters; shorten it to have it translated.`);
-  else if (linesToAsk().length) timer = setTimeout(translate, PAUSE);
+  else if (linesToAsk().length) timer = setTimeout(translate, settings.frontendTimeout);
   else draw();
   output.classList.toggle("waiting", !over && linesToAsk().length > 0);
 }
@@ -112,8 +112,18 @@ const translationOf = sentence => sentence.translations[chosen.get(keyOf(sentenc
 
 function drawMirror() {
   const lines = text.value.split("\n");
-  marks = lines.map(line => (known.get(line) ?? []).map(sentence => sentence.source.map(span => element("span", { textContent: span }))));
-  mirror.replaceChildren(...lines.flatMap((line, number) => [...(known.has(line) ? marks[number].flat() : [line]), "\n"]));
+  mirror.replaceChildren();
+  marks = lines.map(line => {
+    const ofLine = (known.get(line) ?? []).map(sentence => sentence.source.map(drawMark));
+    mirror.append(known.has(line) ? "\n" : line + "\n");
+    return ofLine;
+  });
+}
+
+function drawMark(span) {
+  const word = span.trimStart(), mark = element("span", { textContent: word });
+  mirror.append(span.slice(0, span.length - word.length), mark);
+  return mark;
 }
 
 function draw() {
@@ -197,7 +207,7 @@ function drawAlternatives() {
   $("alternatives").hidden = translations.length < 2;
   $("alternatives-title").textContent = selected ? `Translations of “${keyOf(selected).trim()}”` : "";
   $("ranked").replaceChildren(...translations.map(({ text, score }, rank) => {
-    const value = element("data", { value: score, textContent: score.toFixed(2), title: "Score: the closer to 0, the better" });
+    const value = element("data", { value: score, textContent: score.toFixed(2).replace("-", "−"), title: "Score: the closer to 0, the better" });
     const button = element("button", { type: "button" }, element("span", { textContent: text, dir: "auto", lang: target.value }), value);
     button.setAttribute("aria-pressed", translationOf(selected) === translations[rank]);
     button.addEventListener("click", () => {
@@ -214,7 +224,7 @@ function drawAlternatives() {
 function weightsOf(sentence, tokens) {
   const weights = sentence.source.map((_, place) => tokens.reduce((sum, token) => sum + token.attention[place], 0));
   const most = Math.max(...weights);
-  return weights.map(weight => weight / most);
+  return weights.map(weight => (weight < FAINT * most ? 0 : weight / most));
 }
 
 function rest() {
@@ -243,7 +253,8 @@ output.addEventListener("keydown", event => {
 // The controls
 
 text.addEventListener("input", changed);
-$("key").addEventListener("change", changed);
+$("key-field").addEventListener("change", changed);
+$("key-field").addEventListener("submit", event => event.preventDefault());
 for (const select of [source, target]) select.addEventListener("change", () => { setPair(source.value, target.value); changed(); });
 
 $("swap").addEventListener("click", () => {

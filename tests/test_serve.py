@@ -27,6 +27,7 @@ from tests.conftest import PAIRS, assert_user_error, composed
 from tests.served import Server, serving, until
 from translator.building import from_hydra
 from translator.config import ServeConfig
+from translator.errors import UserError
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("libretranslatepy", reason="a client is not installed: the extra `dev` has it")
@@ -368,10 +369,10 @@ def test_mistakes_are_told_in_one_line(script, trained_folder, tmp_path):
     (tmp_path / "keys").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for option, *words in (
-                (f"port={port}", f"port={port}", "in use"), (f"keys={tmp_path / 'keys'}", "holds no key"),
-                (f"run=[{trained_folder},{trained_folder}]", "another run is for en to de")):
-            assert_user_error(script("serve", f"run={trained_folder}", "port=0", option), *words)
+        assert_user_error(script("serve", f"run={trained_folder}", f"port={port}"), f"port={port}", "in use")
+    assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'keys'}"), "holds no key")
+    with pytest.raises(UserError, match="another run is for en to de"):
+        Service(from_hydra(ServeConfig, composed("serve")), [str(trained_folder)] * 2)
 
 
 def test_nothing_asked_of_the_server_left_a_traceback(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import http.client
@@ -416,6 +417,25 @@ def test_requests_that_wait_together_are_one_batch(trained_folder):
         gate.set()
         assert {future.result()[0] for future in asked} == {200}
         assert server.get("/health") == {"status": "ok", "waiting": 0, "sentences": 9, "batches": 2}
+
+
+def test_a_search_is_interrupted_for_a_shorter_sentence(trained_folder, monkeypatch):
+    monkeypatch.setattr(batcher, "PATIENCE", 0)
+    service = Service(from_hydra(ServeConfig, composed("serve", "device=cpu")), [str(trained_folder)])
+
+    async def ask() -> None:
+        long = asyncio.ensure_future(service.translate([" ".join(TEXTS * 3)], ["en"], "de"))
+        while not service.batcher._stack:
+            await asyncio.sleep(0.001)
+        short = asyncio.ensure_future(service.translate([TEXTS[0]], ["en"], "de"))
+        done, _ = await asyncio.wait({long, short}, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {short}
+        assert await long == await service.translate([" ".join(TEXTS * 3)], ["en"], "de")
+
+    try:
+        asyncio.run(ask())
+    finally:
+        service.close()
 
 
 def test_a_full_queue_sends_away(trained_folder):

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 Kind = TypeVar("Kind")
 Unit = TypeVar("Unit")
 
-# Seconds for which a batch may keep others waiting; then what is much shorter goes first.
-PATIENCE = 0.2
-# Tokens up to which sentences are short, and go together whatever their lengths.
+# Tokens up to which sentences are short: they go together whatever their lengths, and are soon done.
 SHORT = 40
+# Seconds for which a batch of longer ones may keep others waiting; then what is much shorter goes first.
+PATIENCE = 0.2
 
 
 class Full(Exception):
@@ -70,9 +70,9 @@ class _Batch(Generic[Kind, Unit]):
 class Batcher(Generic[Kind, Unit]):
     """Orders of any number of units, translated in one thread, in batches of one kind and of like length.
 
-    Orders take turns: of each goes one unit at a time, so that an order of many never keeps one of few waiting. A batch that
-    takes longer than `PATIENCE` is interrupted, between two steps of its search, for units of at most half its length, and so
-    are these: nothing waits long for what is much longer. The longest loses time, but never stands still.
+    Orders take turns: of each goes one unit at a time, so that an order of many never keeps one of few waiting. A batch
+    of long ones that takes more than `PATIENCE` is interrupted, between two steps of its search, for units of at most half its
+    length, and so are these: nothing waits long for what is much longer. The longest loses time, but never stands still.
     """
 
     def __init__(
@@ -121,7 +121,9 @@ class Batcher(Generic[Kind, Unit]):
         batch = self._stack[-1]
         if all(order.future.cancelled() for order, _ in batch.units):
             raise Abandoned
-        if time.monotonic() - batch.started > PATIENCE and (urgent := self._take(batch.longest // 2)):
+        if batch.longest <= SHORT or time.monotonic() - batch.started <= PATIENCE:
+            return
+        if urgent := self._take(batch.longest // 2):
             self._run(urgent)
 
     def _count_waiting(self) -> int:

@@ -65,7 +65,7 @@ function changed() {
   if (over) fail(`The text is longer than ${settings.charLimit.toLocaleString()} characters; shorten it to have it translated.`);
   else if (linesToAsk().length) timer = setTimeout(translate, settings.frontendTimeout);
   else draw();
-  output.classList.toggle("waiting", !over && linesToAsk().length > 0);
+  output.classList.toggle("waiting", linesToAsk().length > 0);
 }
 
 function linesToAsk() {

@@ -68,7 +68,9 @@ class Service:
             data = RunFolder(run).load_config().data
             if (data.source, data.target) in self.translators:
                 raise UserError(f"run={run}: another run is for {data.source} to {data.target} too; name one of them")
-            self.translators[data.source, data.target] = Translator(run, device=config.device, precision=config.precision)
+            translator = Translator(run, device=config.device, precision=config.precision)
+            translator.plan(Request("a"), self.search)  # what is wrong with search.terminology is told now
+            self.translators[data.source, data.target] = translator
         self.detector = Detector(sorted({source for source, _ in self.translators}))
         self.batcher: Batcher[Kind, Unit] = Batcher(
             self._work, size=lambda unit: len(unit.ids), batch_tokens=self.search.batch_tokens // self.search.beam_size,

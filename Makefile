@@ -15,7 +15,7 @@ RUN ?=
 RUN_OPTION := $(if $(RUN),'run=$(RUN)')
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate report plot-attention board bench growth data test fuzz torture lint setup clean
+.PHONY: help train evaluate translate serve report plot-attention board bench growth data test fuzz torture lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ ifdef TEXT
 else
 	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
+
+serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/
+	@$(BIN)/python scripts/serve.py $(RUN_OPTION) $(ARGS)
 
 report: $(READY) ## Write a page about a trained model, to send or print: ARGS="against=OTHER_RUN" compares two
 	@$(BIN)/python scripts/report.py $(RUN_OPTION) $(ARGS)

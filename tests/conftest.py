@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
 from translator.batching import collate
-from translator.building import build, from_hydra
+from translator.building import build, from_hydra, to_yaml
 from translator.checkpoint import RunFolder, save_tensors, weights_of
 from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig
 from translator.model import Transformer
@@ -123,6 +124,18 @@ def trained_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenize
     path = tmp_path_factory.mktemp("trained") / "tiny"
     shutil.copytree(run_folder, path)
     save_tensors(RunFolder(path).model_file, weights_of(model))
+    return path
+
+
+@pytest.fixture(scope="session")
+def reverse_folder(trained_folder, tmp_path_factory) -> Path:
+    """A run that says it translates from German to English."""
+    path = tmp_path_factory.mktemp("reverse") / "tiny"
+    shutil.copytree(trained_folder, path)
+    folder = RunFolder(path)
+    config = folder.load_config()
+    data = dataclasses.replace(config.data, source="de", target="en")
+    folder.config_file.write_text(to_yaml(dataclasses.replace(config, data=data)))
     return path
 
 

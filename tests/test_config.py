@@ -17,6 +17,7 @@ from translator.config import (
     PlotAttentionConfig,
     ReportConfig,
     RunConfig,
+    ServeConfig,
     TranslateConfig,
 )
 from translator.errors import UserError
@@ -47,6 +48,7 @@ def test_the_other_scripts_compose():
     assert from_hydra(PlotAttentionConfig, composed("plot_attention", "text=a")).target == ""
     with pytest.raises(UserError, match="examples must be at least 0"):
         from_hydra(ReportConfig, composed("report", "examples=-1"))
+    assert from_hydra(ServeConfig, composed("serve")).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -128,8 +130,8 @@ def test_a_configuration_cannot_be_changed():
 
 @pytest.mark.parametrize(
     ("file", "config"), [
-        ("train", RunConfig), ("evaluate", EvaluateConfig), ("translate", TranslateConfig), ("report", ReportConfig),
-        ("plot_attention", PlotAttentionConfig)])
+        ("train", RunConfig), ("evaluate", EvaluateConfig), ("translate", TranslateConfig), ("serve", ServeConfig),
+        ("report", ReportConfig), ("plot_attention", PlotAttentionConfig)])
 def test_every_option_of_a_script_stands_below_a_comment(file, config):
     lines = (CONF / f"{file}.yaml").read_text().splitlines()
     own = [name for name, hint in get_type_hints(config).items() if not dataclasses.is_dataclass(hint)]

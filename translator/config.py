@@ -345,6 +345,33 @@ class TranslateConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What `scripts/serve.py` composes: conf/serve.yaml."""
+
+    run: str | tuple[str, ...] | None
+    runs: str
+    host: str
+    port: int
+    keys: str | None
+    origins: tuple[str, ...]
+    max_characters: int
+    max_texts: int
+    max_waiting: int
+    timeout: float
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.run != (), "run", "names no run folder")
+        _require(0 <= self.port < 2**16, "port", "must lie between 0 (any that is free) and 65535")
+        for name in ("max_characters", "max_texts", "max_waiting"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        _require(self.timeout > 0, "timeout", "must be above 0 seconds")
+        _require(self.search.n_best == 1, "search.n_best", "is what each request asks for, as alternatives: leave it at 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """What `scripts/report.py` composes: conf/report.yaml."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -37,7 +38,8 @@ class Tokenizer:
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
         # Of a model of several languages: the tags of those that it translates to.
-        self.tags = tuple(piece for piece in self.pieces(range(len(self))) if is_tag(piece))
+        self.tags = tuple(filter(is_tag, self.pieces(range(len(self)))))
+        self._tag_ids = {processor.piece_to_id(tag) for tag in self.tags}
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
@@ -73,6 +75,21 @@ class Tokenizer:
     def spell(self, text: str) -> list[str]:
         """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
         return list(self._processor.encode(text, out_type=str))
+
+    def count_tags(self, ids: Sequence[int]) -> int:
+        """How many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
+        return next((place + 1 for place, i in enumerate(ids[:2]) if i in self._tag_ids), 0)
+
+    def spans(self, text: str) -> list[str]:
+        """What each piece of a text stands for in it, often with the space before: put together they are the text again."""
+        data = text.encode()
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        bounds = [0, *(piece.begin for piece in pieces[1:]), len(data)]
+        return [data[first:last].decode() for first, last in itertools.pairwise(bounds)]
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text: put together they are what `decode` gives. Of a character's bytes the last adds it."""
+        return [piece.surface for piece in self._processor.decode(list(ids), return_type="proto").pieces]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as the piece a person can read."""

@@ -74,10 +74,10 @@ class Details:
 
 
 @dataclass(frozen=True)
-class _Unit:
+class Unit:
     """A sentence to search for."""
 
-    ids: list[int]
+    ids: list[int]  # of its tag too, if it has one
     text: str
     prefix: list[int]
     required: tuple[str, ...]
@@ -142,12 +142,12 @@ class Translator:
         self, texts: Sequence[str | bytes | Request], search: SearchConfig | None = None
     ) -> list[Translation]:
         """Like calling, with n-best lists, scores and the reason why a text was refused."""
-        options = self._within_positions(search or self.search)
-        plans = [self._plan(text if isinstance(text, Request) else Request(text), options) for text in texts]
+        options = search or self.search
+        plans = [self.plan(text if isinstance(text, Request) else Request(text), options) for text in texts]
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
-        found = iter(self._translate_units(units, options))
+        found = iter(self.translate_units(units, options))
         return [
-            Translation(refused=plan) if isinstance(plan, str) else _join([next(found) for _ in plan]) for plan in plans]
+            Translation(refused=plan) if isinstance(plan, str) else join([next(found) for _ in plan]) for plan in plans]
 
     def stream(
         self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None
@@ -166,24 +166,22 @@ class Translator:
         """
         options = self._within_positions(search or self.search)
         sources = ["".join(self._tag(source, options)) for source in sources]
-        ids = dict(enumerate(zip(
-            self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True)))
-        lengths = {i: max(map(len, pair)) for i, pair in ids.items()}
+        ids = list(zip(self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True))
+        fitting = [i for i, pair in enumerate(ids) if max(map(len, pair)) <= options.max_source_tokens]
         result: dict[int, Details] = {}
-        for batch in _batches({i: n for i, n in lengths.items() if n <= options.max_source_tokens}, options.batch_tokens):
-            for i, rating in zip(batch, self._rate([ids[i] for i in batch]), strict=True):
-                pieces = self.target_tokenizer.pieces(ids[i][1])
-                links = align_words(rating.attention, self.source_tokenizer.pieces(ids[i][0][:-1]), pieces[:-1])
-                result[i] = Details(
-                    tuple(pieces), rating.log_probabilities,
-                    rating.log_probability / length_penalty(len(pieces), options), tuple(links))
-        return [result.get(i) for i in ids]
+        for i, rating in zip(fitting, self.rate([ids[i] for i in fitting], options), strict=True):
+            pieces, tags = self.target_tokenizer.pieces(ids[i][1]), self.source_tokenizer.count_tags(ids[i][0])
+            links = align_words(rating.attention[:, tags:], self.source_tokenizer.pieces(ids[i][0][tags:-1]), pieces[:-1])
+            result[i] = Details(
+                tuple(pieces), rating.log_probabilities,
+                rating.log_probability / length_penalty(len(pieces), options), tuple(links))
+        return [result.get(i) for i in range(len(ids))]
 
     # From texts to units
 
-    def _plan(self, request: Request, options: SearchConfig) -> list[_Unit] | str:
+    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
         """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
-        text = request.text
+        text, options = request.text, self._within_positions(options)
         try:
             text = text.decode() if isinstance(text, bytes) else text.encode().decode()
         except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
@@ -191,22 +189,22 @@ class Translator:
             return f"not UTF-8 at {unit} {start + 1:,}; not translated"
         tag, text = self._tag(text, options)
         if not text.strip():
-            return [_Unit([EOS_ID], "", [], ())]
+            return [Unit([EOS_ID], "", [], ())]
         required, prefix = (*options.required, *request.required), options.prefix + request.prefix
         if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
             return f"{trouble}; not translated"
-        sentences = [tag + text]
-        [ids] = self.source_tokenizer.encode(sentences)
+        sentences = [text]
+        [ids] = self.source_tokenizer.encode([tag + text])
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
-            sentences = [tag + sentence for sentence in split_sentences(text)]
+            sentences = split_sentences(text)
         terminology = self._terminology(options.terminology or "")
         prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1] if prefix else []
         units = []
         for number, sentence in enumerate(sentences):
-            ids = self.source_tokenizer.encode([sentence])[0] if len(sentences) > 1 else ids
+            ids = self.source_tokenizer.encode([tag + sentence])[0] if len(sentences) > 1 else ids
             if len(ids) > options.max_source_tokens:
                 return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
-            units.append(_Unit(
+            units.append(Unit(
                 ids, sentence, [] if number else prefix_ids, (*required, *terminology.required(sentence))))
             demanded = len(units[-1].prefix) + sum(len(ids) - 1 for ids in self.target_tokenizer.encode(units[-1].required))
             if self.positions is not None and demanded >= self.positions:
@@ -255,7 +253,8 @@ class Translator:
 
     # From units to translations
 
-    def _translate_units(self, units: list[_Unit], options: SearchConfig) -> list[Translation]:
+    def translate_units(self, units: Sequence[Unit], options: SearchConfig) -> list[Translation]:
+        """The translation of each sentence, in order."""
         lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit.ids != [EOS_ID]}
         result = [Translation()] * len(units)
         for batch in _batches(lengths, options.batch_tokens):
@@ -263,7 +262,7 @@ class Translator:
                 result[i] = translation
         return result
 
-    def _translate_batch(self, units: list[_Unit], options: SearchConfig) -> list[Translation]:
+    def _translate_batch(self, units: list[Unit], options: SearchConfig) -> list[Translation]:
         found = self._search(units, options)
         translations = [
             self._rank(unit, hypotheses, options) for unit, hypotheses in zip(units, found, strict=True)]
@@ -272,7 +271,7 @@ class Translator:
                 self._without_banned(unit, translation, options) for unit, translation in zip(units, translations, strict=True)]
         return translations
 
-    def _without_banned(self, unit: _Unit, translation: Translation, options: SearchConfig) -> Translation:
+    def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
         """Search again, without the tokens by which the outputs so far spell banned phrases, until none does."""
         banned = whole_words(*options.banned)
         spellings: list[tuple[int, ...]] = []
@@ -297,7 +296,7 @@ class Translator:
         return ids[first:last]
 
     def _search(
-        self, units: list[_Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
     ) -> list[list[Hypothesis]]:
         for model in self.models:
             model.eval()
@@ -316,14 +315,14 @@ class Translator:
                 raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
-    def _rank(self, unit: _Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
+    def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
         """The texts of hypotheses, best first."""
         if not hypotheses:
             return Translation(refused="no translation keeps to all that was asked for; not translated")
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
         if options.copy_unknown:
             texts = [
-                self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
+                self._copy_unknown(unit, hypothesis, options) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
         texts = [_as_line(text) for text in texts]
         best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
@@ -336,25 +335,31 @@ class Translator:
             texts, hypotheses = list(best_of_text), list(best_of_text.values())
         return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
 
-    def _copy_unknown(self, unit: _Unit, hypothesis: Hypothesis) -> str:
+    def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis, options: SearchConfig) -> str:
         """The text, with what the source spells in place of unknown pieces: of its own unknown ones, the most attended to."""
-        [rating] = self._rate([(unit.ids, [*hypothesis.ids, EOS_ID])])
+        [rating] = self.rate([(unit.ids, [*hypothesis.ids, EOS_ID])], options)
+        tags = self.source_tokenizer.count_tags(unit.ids)
+        ids, attention = unit.ids[tags:-1], rating.attention[:, tags:-1]
         spelled = self.source_tokenizer.spell(unit.text)
-        unknown = [i for i, piece in enumerate(unit.ids[:-1]) if piece == UNK_ID] or list(range(len(spelled)))
+        unknown = [i for i, piece in enumerate(ids) if piece == UNK_ID] or list(range(len(ids)))
         pieces = self.target_tokenizer.pieces(hypothesis.ids)
         for place, piece in enumerate(hypothesis.ids):
             if piece == UNK_ID:
-                pieces[place] = spelled[unknown[int(rating.attention[place, unknown].argmax())]]
+                pieces[place] = spelled[unknown[int(attention[place, unknown].argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
-    def _rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Rating]:
+    def rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], options: SearchConfig) -> list[Rating]:
+        """What the models make of each pair of a source and an output, both of which end in EOS."""
         for model in self.models:
             model.eval()
-        sources, outputs = zip(*pairs, strict=True)
-        return rate(self.models, sources, outputs, self.device)
+        result: dict[int, Rating] = {}
+        for batch in _batches({i: max(map(len, pair)) for i, pair in enumerate(pairs)}, options.batch_tokens):
+            sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
+            result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
+        return [result[i] for i in range(len(pairs))]
 
 
-def _join(sentences: list[Translation]) -> Translation:
+def join(sentences: list[Translation]) -> Translation:
     """The translation of a text from those of its sentences: of several, the best of each."""
     if len(sentences) == 1:
         return sentences[0]

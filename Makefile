@@ -12,9 +12,11 @@ KILLS ?= 50
 # The run folder to work on; without it, the newest.
 RUN ?=
 RUN_OPTION := $(if $(RUN),'run=$(RUN)')
+# The program to export for: ctranslate2 or huggingface.
+FORMAT ?= ctranslate2
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
+.PHONY: help train evaluate translate export board bench growth data test fuzz torture lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +35,9 @@ ifdef TEXT
 else
 	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
+
+export: .venv/ready-$(FORMAT) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
+	@$(BIN)/python scripts/export.py $(RUN_OPTION) 'format=$(FORMAT)' $(ARGS)
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)

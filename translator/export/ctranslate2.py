@@ -34,8 +34,8 @@ source, target = SentencePieceProcessor(folder + {source!r}), SentencePieceProce
 sentences = source.encode(["Where is the train station?", "I like tea."], out_type=str)
 longest = max(len(sentence) + 1 for sentence in sentences)
 results = model.translate_batch(
-    sentences, {options},
-    suppress_sequences={never}, max_input_length=0, max_decoding_length={limit})
+    sentences, {options}, suppress_sequences={never},
+    max_input_length=0, min_decoding_length=0, max_decoding_length={limit})
 print(target.decode([result.hypotheses[0] for result in results]))
 """
 

@@ -1,4 +1,4 @@
-"""Write a trained run for other programs: `python scripts/export.py format=ctranslate2 run=runs/x`. Options: conf/export.yaml."""
+"""Write a run for other programs: `python scripts/export.py format=ctranslate2 run=runs/x`. Options: conf/export.yaml."""
 
 from __future__ import annotations
 

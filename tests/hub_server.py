@@ -126,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.large[large["oid"]] = body
             self.reply(200)
         elif self.headers.get("Authorization") != f"Bearer {self.server.token}":
-            self.reply(401, headers={"X-Error-Message": "Invalid username or password."})
+            self.reply(401, json.dumps({"error": "Invalid username or password."}).encode())
         elif path == "/api/repos/create":
             asked = json.loads(body)
             name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]

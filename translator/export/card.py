@@ -90,7 +90,7 @@ def _results(corpus: str, evaluation: dict[str, Any]) -> list[EvalResult]:
 
 
 def _data_card(data: DataConfig) -> tuple[str | None, str | None]:
-    """The licence that the data's card names, and their id where they are the hub's; None where the hub would have to be asked."""
+    """The licence on the data's card, and their id if they are the hub's; None where the hub would have to be asked."""
     if data.path is None:
         return None, None
     hub_id = None if Path(data.path).exists() else data.path
@@ -99,5 +99,5 @@ def _data_card(data: DataConfig) -> tuple[str | None, str | None]:
         if hub_id is not None:
             file = try_to_load_from_cache(hub_id, "README.md", repo_type="dataset")
         if isinstance(file, str | Path):
-            return DatasetCard(Path(file).read_text(encoding="utf-8")).data.license, hub_id
+            return DatasetCard(Path(file).read_text(encoding="utf-8")).data.get("license"), hub_id
     return None, None

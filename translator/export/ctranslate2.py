@@ -87,10 +87,12 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
     decoder = TransformerDecoderSpec(config.decoder_layers, **options)
     _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, positions)
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, positions)
-    for spec, layer in zip(encoder.layer, model.encoder, strict=True):
+    encoder_layers: Any = model.encoder
+    decoder_layers: Any = model.decoder
+    for spec, layer in zip(encoder.layer, encoder_layers, strict=True):
         _set_self_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
-    for spec, layer in zip(decoder.layer, model.decoder, strict=True):
+    for spec, layer in zip(decoder.layer, decoder_layers, strict=True):
         _set_self_attention(spec.self_attention, layer.self_attention, layer.around_self.norm)
         _set_cross_attention(spec.attention, layer.cross_attention, layer.around_cross.norm)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)

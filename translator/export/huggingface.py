@@ -37,6 +37,10 @@ ARCHITECTURES = {
     ("post", "sinusoidal"): (MarianConfig, MarianMTModel),
     ("pre", "learned"): (BlenderbotConfig, BlenderbotForConditionalGeneration)}
 
+MARKERS: dict[str, Any] = {
+    "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
+    "forced_eos_token_id": EOS_ID}
+
 LIBRARY = "transformers"
 USAGE = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -83,8 +87,8 @@ def generation_config(decoding: Decoding) -> GenerationConfig:
     # Not stopping early: open hypotheses that can still win go on, as in ours.
     beams = {"length_penalty": decoding.length_penalty, "early_stopping": False} if decoding.search.beam_size > 1 else {}
     return GenerationConfig(
-        num_beams=decoding.search.beam_size, **beams, max_new_tokens=decoding.positions - 1, pad_token_id=PAD_ID, bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID, decoder_start_token_id=BOS_ID, forced_eos_token_id=EOS_ID, suppress_tokens=[PAD_ID, UNK_ID, BOS_ID])
+        num_beams=decoding.search.beam_size, **beams, max_new_tokens=decoding.positions - 1,
+        suppress_tokens=[PAD_ID, UNK_ID, BOS_ID], **MARKERS)
 
 
 @torch.no_grad()
@@ -105,8 +109,7 @@ def stock_model(model: Transformer, source_vocab: int, target_vocab: int, positi
         encoder_attention_heads=config.num_heads, decoder_attention_heads=config.num_heads,
         encoder_ffn_dim=config.d_ff, decoder_ffn_dim=config.d_ff, activation_function=config.activation,
         dropout=config.dropout, attention_dropout=config.attention_dropout, activation_dropout=config.activation_dropout,
-        pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID, decoder_start_token_id=BOS_ID,
-        forced_eos_token_id=EOS_ID, **tied)).eval()
+        **MARKERS, **tied)).eval()
     weights = dict(_weights(model, source_vocab, target_vocab, positions))
     stock.load_state_dict({name: weights[name] for name in stock.state_dict()})
     return stock
@@ -184,7 +187,8 @@ def _writing(name: str, linear: Any, order: Tensor) -> Named:
 
 def _save_tokenizer(source: Tokenizer, target: Tokenizer, longest: int, folder: Path) -> None:
     """As a class that leaves all splitting and joining to SentencePiece, and takes no text for a special token."""
-    options: dict[str, Any] = {"split_special_tokens": True, "model_max_length": longest, "bos_token": target.pieces([BOS_ID])[0]}
+    options: dict[str, Any] = {"split_special_tokens": True, "model_max_length": longest, "bos_token": "<s>"}
+    tokenizer: Any
     if source is target:
         source.save(folder / "sentencepiece.bpe.model")
         tokenizer = Speech2TextTokenizer(

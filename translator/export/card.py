@@ -34,7 +34,7 @@ layers of width {model.d_model}, {model.norm}-norm, {model.activation}, {model.p
 A source, or an output, may have {positions:,} tokens at most.{penalty}
 """
 SCORES = """
-On the test split, by beam search with {beam_size} hypotheses:
+On the test split, in the program that trained it, with {beam_size} hypotheses kept:
 
 {lines}
 """

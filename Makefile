@@ -13,9 +13,12 @@ KILLS ?= 50
 # The run folder to work on; without it, the newest.
 RUN ?=
 RUN_OPTION := $(if $(RUN),'run=$(RUN)')
+# The program to export for: ctranslate2 or huggingface.
+FORMAT ?= ctranslate2
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate serve report plot-attention board bench growth data test fuzz torture lint setup clean
+.PHONY: help train evaluate translate export serve report plot-attention board bench growth data test fuzz torture lint setup \
+	clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +37,9 @@ ifdef TEXT
 else
 	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
+
+export: .venv/ready-$(FORMAT) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
+	@$(BIN)/python scripts/export.py $(RUN_OPTION) 'format=$(FORMAT)' $(ARGS)
 
 serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/
 	@$(BIN)/python scripts/serve.py $(RUN_OPTION) $(ARGS)

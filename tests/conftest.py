@@ -81,10 +81,16 @@ def run_config(*overrides: str) -> RunConfig:
     return from_hydra(RunConfig, composed("train", "name=test", *overrides))
 
 
-def random_model(config: ModelConfig | None = None, *, vocab: int = 40, seed: int = 0) -> Transformer:
-    """A random model in eval mode, with every zero-initialised bias made random: a test must see it."""
+def random_model(
+    config: ModelConfig | None = None, *, vocab: int | tuple[int, int] = 40, seed: int = 0
+) -> Transformer:
+    """A random model in eval mode, with every zero-initialised bias made random: a test must see it.
+
+    `vocab`: that of both sides, or the source's and the target's.
+    """
     torch.manual_seed(seed)
-    model = Transformer(config or model_config(), vocab, vocab).eval()
+    sizes = vocab if isinstance(vocab, tuple) else (vocab, vocab)
+    model = Transformer(config or model_config(), *sizes).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.any():

@@ -13,6 +13,7 @@ from translator.building import build, from_hydra, read_yaml, to_yaml
 from translator.checkpoint import RunFolder
 from translator.config import (
     EvaluateConfig,
+    ExportConfig,
     ModelConfig,
     PlotAttentionConfig,
     ReportConfig,
@@ -131,7 +132,7 @@ def test_a_configuration_cannot_be_changed():
 @pytest.mark.parametrize(
     ("file", "config"), [
         ("train", RunConfig), ("evaluate", EvaluateConfig), ("translate", TranslateConfig), ("serve", ServeConfig),
-        ("report", ReportConfig), ("plot_attention", PlotAttentionConfig)])
+        ("export", ExportConfig), ("report", ReportConfig), ("plot_attention", PlotAttentionConfig)])
 def test_every_option_of_a_script_stands_below_a_comment(file, config):
     lines = (CONF / f"{file}.yaml").read_text().splitlines()
     own = [name for name, hint in get_type_hints(config).items() if not dataclasses.is_dataclass(hint)]

@@ -122,6 +122,14 @@ class RunFolder:
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
+    def mean_target(self) -> float | None:
+        """Mean tokens of the target sentences that it was trained on; None where its report does not say."""
+        try:
+            train = self.load_report()["splits"]["train"]
+            return float(train["target_tokens"] / train["kept"])
+        except (KeyError, TypeError, ZeroDivisionError):
+            return None
+
     def load_report(self) -> dict[str, Any]:
         """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
         try:

@@ -345,6 +345,23 @@ class TranslateConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """What `scripts/export.py` composes: conf/export.yaml."""
+
+    run: str | None
+    runs: str
+    format: Literal["ctranslate2", "huggingface"]
+    output: str | None
+    quantization: Literal["float32", "int8"]
+    push: str | None
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.format == "ctranslate2" or self.quantization == "float32", "quantization", "is for format=ctranslate2")
+        _require(self.format == "huggingface" or self.push is None, "push", "is for format=huggingface")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """What `scripts/serve.py` composes: conf/serve.yaml."""
 

@@ -60,6 +60,8 @@ class TokenizerConfig:
     byte_fallback: bool
     character_coverage: float
     sampling: float
+    source_tag: str | None = None  # younger than other options
+    target_tag: str | None = None
 
     def __post_init__(self) -> None:
         _require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
@@ -79,12 +81,13 @@ class ModelConfig:
     encoder_layers: int
     decoder_layers: int
     norm: Literal["pre", "post"]
-    activation: Literal["relu", "gelu", "swiglu"]
+    activation: Literal["relu", "gelu", "silu", "swiglu"]
     positions: Literal["sinusoidal", "learned", "rotary", "relative"]
     max_positions: int
     encoder_window: int | tuple[int | None, ...] | None
     decoder_window: int | tuple[int | None, ...] | None
     tied: Literal["none", "target", "all"]
+    output_bias: bool = False  # younger than other options
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -254,6 +257,7 @@ class RunConfig:
 
     name: str
     runs: str
+    init: str | None = None  # younger than other options
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["auto", "fp32", "bf16", "fp16"]
@@ -269,6 +273,9 @@ class RunConfig:
                  "must be a folder's name, without / and line breaks")
         _require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
                  "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
+        tags = {self.tokenizer.source_tag, self.tokenizer.target_tag}
+        _require(self.init is not None or tags == {None}, "tokenizer.source_tag",
+                 "and tokenizer.target_tag are for a model that init names: a vocabulary trained here has no tags")
         _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
         _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                  "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")

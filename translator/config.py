@@ -197,6 +197,7 @@ class SearchConfig:
     """How a translation is sought: conf/search. Options with a default here are younger than the first run folders."""
 
     beam_size: int
+    keep_places: bool = False
     length_penalty: float
     length_penalty_form: Literal["gnmt", "power"] = "gnmt"
     coverage_penalty: float = 0.0
@@ -240,9 +241,16 @@ class SearchConfig:
         _require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         _require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
         _require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
+        _require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
+                 "is for plain beam search: set search.sampling=false and search.groups=1")
         wanted = bool(self.required) or self.terminology is not None
         _require(not (wanted and (self.sampling or self.groups > 1)), "search.required",
                  "and search.terminology need plain beam search: set search.sampling=false and search.groups=1")
+
+    @property
+    def places_stay(self) -> bool:
+        """`keep_places`, where it means something: greedy search ends with its one hypothesis."""
+        return self.keep_places and self.beam_size > 1
 
     def plain(self, beam_size: int) -> SearchConfig:
         """Beam search with the same penalties and limits, for the best output alone, without anything else."""

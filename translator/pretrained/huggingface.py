@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from translator.pretrained.parts import Family, Pretrained
 from translator.pretrained.vocabulary import Vocabulary, arrange, renumber, segmentation
 from translator.tokenizer import BOS_ID, Tokenizer
 
+FAMILIES = {"marian": marian, "m2m_100": m2m100}
 # What `transformers` calls the parts of a layer, and what they are called here.
 PARTS = {
     "self_attn.q_proj": "self_attention.W_q", "self_attn.k_proj": "self_attention.W_k",
@@ -42,38 +44,51 @@ SILENCE = -30.0
 def load(source: str, config: RunConfig) -> Pretrained:
     """The model that a folder or hub id names; UserError where there is none, or none that has a counterpart here."""
     try:
+        model, tokenizer = _read(source)
+        family = FAMILIES[model.config.model_type](model, tokenizer, config)
+        return _converted(source, model, family, config)
+    except UserError as error:
+        raise UserError(f"init={source}: {error}") from error
+
+
+def _read(source: str) -> tuple[Any, Any]:
+    """The model and the tokenizer, as `transformers` loads them."""
+    try:
         import transformers
     except ImportError as error:
         raise UserError(
-            f"init={source}: no run folder, and other models are loaded by transformers, which is missing: "
-            "make .venv/ready-huggingface, or pip install 'translator[huggingface]'") from error
-    families: dict[Any, Any] = {transformers.MarianMTModel: marian, transformers.M2M100ForConditionalGeneration: m2m100}
+            "no run folder, and other models are loaded by transformers, which is missing: make .venv/ready-huggingface, "
+            "or pip install 'translator[huggingface]'") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    with warnings.catch_warnings(), _telling_what_failed():
+        warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and makes no use of it
+        config = transformers.AutoConfig.from_pretrained(source)
+        _require_counterpart(config)
+        model, told = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+            source, dtype=torch.float32, output_loading_info=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    if lacking := sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]])):
+        raise UserError(f"damaged: its weights lack {', '.join(lacking[:3])}, or have another shape")
+    if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
+        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}; those of Marian and M2M-100 can be read")
+    return model.eval(), tokenizer
+
+
+@contextmanager
+def _telling_what_failed() -> Iterator[None]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and makes no use of it
-            found = transformers.AutoConfig.from_pretrained(source)
-            architecture = next((a for a in families if isinstance(found, a.config_class)), None)
-            if architecture is None:
-                raise UserError(f"a model of type {found.model_type}; those of Marian and M2M-100 can be taken over")
-            _require_counterpart(found)
-            model, told = architecture.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        if lacking := sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]])):
-            raise UserError(f"damaged: its weights lack {', '.join(lacking[:3])}, or have another shape")
-        if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
-            raise UserError(f"its tokenizer is a {type(tokenizer).__name__}; those of Marian and M2M-100 can be read")
-        return _converted(source, model, families[architecture](model, tokenizer, config), config)
-    except UserError as error:
-        raise UserError(f"init={source}: {error}") from error
+        yield
+    except UserError:
+        raise
     except Exception as error:  # of whatever kind transformers, and what it builds on, may raise
-        raise UserError(
-            f"init={source}: neither a run folder nor a model that transformers can load: {str(error)[:300]}") from error
+        raise UserError(f"neither a run folder nor a model that transformers can load: {str(error)[:300]}") from error
 
 
 def _require_counterpart(found: Any) -> None:
     """UserError where the options of a config.json make a model that there is none of here."""
+    if found.model_type not in FAMILIES:
+        raise UserError(f"a model of type {found.model_type}; those of type {' and '.join(FAMILIES)} can be taken over")
     for option, value in REQUIRED.items():
         if getattr(found, option, value) != value:
             raise UserError(f"{option}={getattr(found, option)} in its config.json; only {value} has a counterpart here")

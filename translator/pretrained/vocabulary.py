@@ -7,7 +7,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-ModelProto: Any = sentencepiece_model_pb2.ModelProto  # made when it is imported, so that no checker knows it
+ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made on import
 Piece = ModelProto.SentencePiece
 # Pieces that segment text.
 SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
@@ -51,7 +51,6 @@ def renumber(model: bytes, vocabulary: Vocabulary, marks: Collection[str]) -> by
     pieces = [of(name) for name in vocabulary]
     del proto.pieces[:]
     proto.pieces.extend(pieces)
-    proto.ClearField("self_test_data")
     trainer = proto.trainer_spec
     trainer.vocab_size = len(pieces)
     trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = range(len(SPECIAL))

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 API = re.compile(
-    r"/api/datasets/(?P<repository>[^/]+/[^/]+)(/(?P<what>revision|tree|paths-info)/(?P<revision>[^/]+)/?(?P<path>.*))?")
-FILE = re.compile(r"/datasets/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+    r"/api/(datasets|models)/(?P<repository>[^/]+/[^/]+)(/(?P<what>revision|tree|paths-info)/(?P<revision>[^/]+)/?(?P<path>.*))?")
+FILE = re.compile(r"(/datasets)?/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
 @dataclass

@@ -66,10 +66,10 @@ def _read(source: str) -> tuple[Any, Any]:
         config = transformers.AutoConfig.from_pretrained(source)
         _require_counterpart(config)
         model, told = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True)
+            source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-    if lacking := sorted(map(str, [*told["missing_keys"], *told["mismatched_keys"]])):
-        raise UserError(f"damaged: its weights lack {', '.join(lacking[:3])}, or have another shape")
+    if lacking := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
+        raise UserError(f"damaged: weights are missing, or not of the shape that its config.json says: {', '.join(lacking[:3])}")
     if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
         raise UserError(f"its tokenizer is a {type(tokenizer).__name__}; those of Marian and M2M-100 can be read")
     return model.eval(), tokenizer

@@ -69,7 +69,7 @@ def _read(source: str) -> tuple[Any, Any]:
             source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     if lacking := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
-        raise UserError(f"damaged: weights are missing, or not of the shape that its config.json says: {', '.join(lacking[:3])}")
+        raise UserError(f"damaged: weights are missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
     if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
         raise UserError(f"its tokenizer is a {type(tokenizer).__name__}; those of Marian and M2M-100 can be read")
     return model.eval(), tokenizer

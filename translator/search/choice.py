@@ -31,8 +31,8 @@ def best_continuations(
 ) -> Continuations:
     """The most probable continuations, one for each place that no finished hypothesis has taken.
 
-    With `keep_places` there are twice as many, since those among them that end leave their places to others; none ends that is not
-    among the first `beam_size`.
+    Where places stay there are twice as many, as those that end leave their places to others; none but the first `beam_size`
+    may end.
 
     scores (B, K), log_probabilities (B, K, V), places (B, G), where G groups of hypotheses search side by side. With more than
     one, each holds what the groups before it have chosen in this step against a token, `diversity` for each time: diverse beam

@@ -15,10 +15,12 @@ RUN ?=
 RUN_OPTION := $(if $(RUN),'run=$(RUN)')
 # The program to export for: ctranslate2 or huggingface.
 FORMAT ?= ctranslate2
+# The model to import: a folder or a hub id, whose last part names the run.
+FROM ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate export serve report plot-attention board bench growth data test fuzz torture lint setup \
-	clean
+.PHONY: help train import evaluate translate export serve report plot-attention board bench growth data test fuzz torture lint \
+	setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +29,9 @@ help: ## Show this list
 
 train: $(READY) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
+
+import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
+	@$(BIN)/python scripts/import.py 'init=$(FROM)' 'name=$(notdir $(patsubst %/,%,$(FROM)))' $(ARGS)
 
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
 	@$(BIN)/python scripts/evaluate.py $(RUN_OPTION) $(ARGS)

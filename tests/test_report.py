@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 import shutil
@@ -18,7 +17,7 @@ from lxml import html
 from PIL import Image
 
 from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
-from translator.building import flatten, from_hydra
+from translator.building import by_dotted_name, from_hydra
 from translator.checkpoint import RunFolder, load_tensors, save_tensors
 from translator.config import ReportConfig
 from translator.report import write_report
@@ -137,7 +136,7 @@ def test_sentences_are_text_whatever_they_look_like(run, tmp_path):
 
 def test_every_option_is_told_and_what_differs_is_marked(run, other, page):
     rows = {row[0].text_content(): row for row in html.parse(page).xpath("//*[@class='options two']//tr[td]")}
-    assert set(rows) == set(flatten(dataclasses.asdict(RunFolder(run).load_config())))
+    assert set(rows) == set(by_dotted_name(RunFolder(run).load_config()))
     assert [cell.text_content() for cell in rows["optim.lr"]] == ["optim.lr", "0.004", "0.0123"]
     assert [name for name, row in rows.items() if row.get("class")] == ["optim.lr"]
 

@@ -46,11 +46,12 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
 
 
-def flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name."""
+def by_dotted_name(config: Any) -> dict[str, Any]:
+    """All options of a dataclass, those of its groups as `group.option`."""
     flat: dict[str, Any] = {}
-    for key, value in options.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    for name, value in vars(config).items():
+        inner = {f"{name}.{key}": option for key, option in vars(value).items()} if dataclasses.is_dataclass(value) else {}
+        flat |= inner or {name: value}
     return flat
 
 

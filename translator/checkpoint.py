@@ -62,15 +62,21 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._identity: tuple[int, int] | None = None  # of the folder that `create` laid out
 
-    def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
-        """Lay the folder out. config.yaml comes last: a folder that has one has the rest.
+    def create(
+        self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any],
+        weights: Weights | None = None,
+    ) -> None:
+        """Lay the folder out, with the `weights` to start from, if there are any.
 
-        Of a folder that has one only the options are new; UserError where it was made of other data than these.
+        config.yaml comes last: a folder that has one has the rest. Of such a one only the options are new; UserError where it
+        was made of other data than these.
         """
         if self.config_file.is_file():
             self._require_same_data(tokenizers, report)
         else:
             self._write_data(tokenizers, report)
+            if weights is not None:
+                save_tensors(self.model_file, weights)
         write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
         self._identity = _identity(self.path)
 
@@ -113,7 +119,9 @@ class RunFolder:
         if joint.is_file():
             tokenizer = Tokenizer.load(joint)
             return tokenizer, tokenizer
-        return Tokenizer.load(self.path / "tokenizer.source.model"), Tokenizer.load(self.path / "tokenizer.target.model")
+        options = self.load_config().tokenizer
+        return (Tokenizer.load(self.path / "tokenizer.source.model", options.source_tag),
+                Tokenizer.load(self.path / "tokenizer.target.model", options.target_tag))
 
     def longest_source(self) -> int | None:
         """Tokens of the longest source sentence that it was trained on; None where its report does not say."""

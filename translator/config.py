@@ -80,6 +80,8 @@ class TokenizerConfig:
     byte_fallback: bool
     character_coverage: float
     sampling: float
+    source_tag: str | None = None  # younger than other options
+    target_tag: str | None = None
 
     def __post_init__(self) -> None:
         _require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
@@ -99,12 +101,13 @@ class ModelConfig:
     encoder_layers: int
     decoder_layers: int
     norm: Literal["pre", "post"]
-    activation: Literal["relu", "gelu", "swiglu"]
+    activation: Literal["relu", "gelu", "silu", "swiglu"]
     positions: Literal["sinusoidal", "learned", "rotary", "relative"]
     max_positions: int
     encoder_window: int | tuple[int | None, ...] | None
     decoder_window: int | tuple[int | None, ...] | None
     tied: Literal["none", "target", "all"]
+    output_bias: bool = False  # younger than other options
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -214,6 +217,7 @@ class SearchConfig:
     """How a translation is sought: conf/search. Options with a default here are younger than the first run folders."""
 
     beam_size: int
+    keep_places: bool = False
     length_penalty: float
     length_penalty_form: Literal["gnmt", "power"] = "gnmt"
     coverage_penalty: float = 0.0
@@ -258,9 +262,16 @@ class SearchConfig:
         _require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         _require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
         _require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
+        _require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
+                 "is for plain beam search: set search.sampling=false and search.groups=1")
         wanted = bool(self.required) or self.terminology is not None
         _require(not (wanted and (self.sampling or self.groups > 1)), "search.required",
                  "and search.terminology need plain beam search: set search.sampling=false and search.groups=1")
+
+    @property
+    def places_stay(self) -> bool:
+        """`keep_places`, where it means something: greedy search ends with its one hypothesis."""
+        return self.keep_places and self.beam_size > 1
 
     def plain(self, beam_size: int) -> SearchConfig:
         """Beam search with the same penalties and limits, for the best output alone, without anything else."""
@@ -275,6 +286,7 @@ class RunConfig:
 
     name: str
     runs: str
+    init: str | None = None  # younger than other options
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["auto", "fp32", "bf16", "fp16"]
@@ -290,6 +302,9 @@ class RunConfig:
                  "must be a folder's name, without / and line breaks")
         _require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
                  "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
+        tags = {self.tokenizer.source_tag, self.tokenizer.target_tag}
+        _require(self.init is not None or tags == {None}, "tokenizer.source_tag",
+                 "and tokenizer.target_tag are for a model that init names: a vocabulary trained here has no tags")
         _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
         _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                  "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")

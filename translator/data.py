@@ -47,17 +47,24 @@ class Corpus:
     report: dict[str, Any]
 
 
-def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int) -> Corpus:
+def prepare(
+    config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
+) -> Corpus:
     """Read, clean, train the tokenizer on the training split alone, tokenise; or take all that from the cache.
 
-    A training pair of which a side has more than `max_tokens` tokens is dropped and counted.
+    With `tokenizers` none is trained. A training pair of which a side has more than `max_tokens` tokens is dropped and counted.
     """
     splits = _clean_splits(config)
-    key = _key(splits.name, dataclasses.asdict(tokenizer), max_tokens)
+    given = tokenizers and [[hashlib.sha256(side.model).hexdigest(), side.tag_ids] for side in tokenizers]
+    key = _key(splits.name, given or dataclasses.asdict(tokenizer), max_tokens)
     folder = _cached(
-        Path(config.cache), f"tokens-{key}", lambda new: _tokenise(splits, tokenizer, config.tags, max_tokens, new))
-    source = Tokenizer.load(folder / "source.model")
-    target = source if tokenizer.joint else Tokenizer.load(folder / "target.model")
+        Path(config.cache), f"tokens-{key}",
+        lambda new: _tokenise(splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new))
+    if tokenizers is None:
+        source = Tokenizer.load(folder / "source.model")
+        target = source if tokenizer.joint else Tokenizer.load(folder / "target.model")
+    else:
+        source, target = tokenizers
     train, validation, test = (Dataset.from_file(str(folder / f"{split}.arrow")) for split in SPLITS)
     return Corpus(train, validation, test, source, target, _load_report(folder))
 
@@ -123,14 +130,18 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
 # Tokenising
 
 
-def _tokenise(splits: Path, config: TokenizerConfig, tags: Sequence[str], max_tokens: int, folder: Path) -> None:
-    """Train the tokenizers on train.arrow of `splits` and write every split with its ids."""
+def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers of train.arrow of `splits`, the source's with a piece for each tag: one and the same where they are joint."""
     train = Dataset.from_file(str(splits / "train.arrow"))
     if config.joint:
-        source = target = train_tokenizer(_texts(train, "source", "target"), config, tags)
-    else:
-        source = train_tokenizer(_texts(train, "source"), config, tags)
-        target = train_tokenizer(_texts(train, "target"), config)
+        tokenizer = train_tokenizer(_texts(train, "source", "target"), config, tags)
+        return tokenizer, tokenizer
+    return train_tokenizer(_texts(train, "source"), config, tags), train_tokenizer(_texts(train, "target"), config)
+
+
+def _tokenise(splits: Path, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int, folder: Path) -> None:
+    """Write every split of `splits` with its ids, and the tokenizers."""
+    source, target = tokenizers
     source.save(folder / "source.model")
     target.save(folder / "target.model")
     report = _load_report(splits)

@@ -22,7 +22,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation: Callable[[Tensor], Tensor] = F.relu if config.activation == "relu" else F.gelu
+        functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+        self.activation = functions[config.activation]
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)

@@ -84,7 +84,7 @@ class Transformer(nn.Module):
         # Pre-norm layers leave their sum unnormalised; post-norm layers do not.
         self.encoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
-        self.output = nn.Linear(config.d_model, target_vocab, bias=False)
+        self.output = nn.Linear(config.d_model, target_vocab, bias=config.output_bias)
         if config.tied != "none":
             self.output.weight = target_tokens.weight
         self._initialise()

@@ -18,7 +18,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from translator.attention_maps import attention_maps
-from translator.building import flatten
+from translator.building import by_dotted_name
 from translator.checkpoint import RunFolder, write_bytes, write_text
 from translator.config import DataConfig, ReportConfig, RunConfig
 from translator.data import load_split
@@ -151,7 +151,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
         scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder), environment=environment(device),
-        samples=BOOTSTRAP_SAMPLES, configuration=[flatten(dataclasses.asdict(run.config)) for run in runs])
+        samples=BOOTSTRAP_SAMPLES, configuration=[by_dotted_name(run.config) for run in runs])
     for name, picture in pictures.items():
         write_bytes(folder / name, picture)
     write_text(folder / PAGE, page)

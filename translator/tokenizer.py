@@ -26,8 +26,11 @@ class Tokenizer:
     Kudo and Richardson 2018, https://arxiv.org/abs/1808.06226.
     """
 
-    def __init__(self, model: bytes) -> None:
-        """`model`: the bytes of a SentencePiece model whose special ids are ours; UserError otherwise."""
+    def __init__(self, model: bytes, tag: str | None = None) -> None:
+        """`model`: the bytes of a SentencePiece model whose special ids are ours; UserError otherwise.
+
+        `tag`: the piece that every text's ids begin with, such as the language tag of a multilingual model.
+        """
         self.model = model
         try:
             self._processor = spm.SentencePieceProcessor(model_proto=model)
@@ -36,17 +39,33 @@ class Tokenizer:
         processor = self._processor
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
+        # Pieces that another side's model brought in: they segment nothing, and yet stand for a character unknown here.
+        self._foreign = {processor.id_to_piece(i): i for i in range(len(self)) if processor.is_unused(i)}
+        self.tag_ids = [] if tag is None else [processor.piece_to_id(tag)]
+        if UNK_ID in self.tag_ids:
+            raise UserError(f"no piece {tag!r} in the vocabulary, as tokenizer.source_tag or tokenizer.target_tag wants one")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
         # Of a model of several languages: the tags of those that it translates to.
         self.tags = tuple(filter(is_tag, self.pieces(range(len(self)))))
-        self._tag_ids = {processor.piece_to_id(tag) for tag in self.tags}
+        self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, `EOS_ID` last."""
-        return [ids + [EOS_ID] for ids in self._processor.encode(list(texts))]
+        """Ids of each text, the tag first, if there is one, and `EOS_ID` last."""
+        return [self.tag_ids + ids + [EOS_ID] for ids in self.encode_phrases(texts)]
+
+    def encode_phrases(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text as a part of a longer one: nothing before and nothing behind."""
+        return [
+            self._recognised(text, ids) for text, ids in zip(texts, self._processor.encode(list(texts)), strict=True)]
+
+    def _recognised(self, text: str, ids: list[int]) -> list[int]:
+        if not self._foreign or UNK_ID not in ids:
+            return ids
+        spelled = self._processor.encode(text, out_type=str)
+        return [self._foreign.get(piece, i) if i == UNK_ID else i for piece, i in zip(spelled, ids, strict=True)]
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode`, with a random segmentation of each text: a function of `seed` alone.
@@ -56,8 +75,9 @@ class Tokenizer:
         """
         # SentencePiece can sample by itself, but mixes the thread's address into its seed: no two processes agree.
         rng = np.random.default_rng(seed)
-        return [self._choose(self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST), alpha, rng) + [EOS_ID]
-                for text in texts]
+        return [
+            [*self.tag_ids, *self._choose(self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST), alpha, rng), EOS_ID]
+            for text in texts]
 
     def _choose(self, candidates: list[list[int]], alpha: float, rng: np.random.Generator) -> list[int]:
         scores = alpha * np.array([sum(self._log_probability[i] for i in ids) for ids in candidates])
@@ -74,11 +94,11 @@ class Tokenizer:
 
     def spell(self, text: str) -> list[str]:
         """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
-        return list(self._processor.encode(text, out_type=str))
+        return [*self.pieces(self.tag_ids), *self._processor.encode(text, out_type=str)]
 
     def count_tags(self, ids: Sequence[int]) -> int:
         """How many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
-        return next((place + 1 for place, i in enumerate(ids[:2]) if i in self._tag_ids), 0)
+        return next((place + 1 for place, i in enumerate(ids[:2]) if i in self._marks), 0)
 
     def spans(self, text: str) -> list[str]:
         """What each piece of a text stands for in it, often with the space before: put together they are the text again."""
@@ -99,9 +119,9 @@ class Tokenizer:
         path.write_bytes(self.model)
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, tag: str | None = None) -> Tokenizer:
         try:
-            return cls(path.read_bytes())
+            return cls(path.read_bytes(), tag)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except UserError as error:

@@ -170,8 +170,10 @@ class Translator:
         fitting = [i for i, pair in enumerate(ids) if max(map(len, pair)) <= options.max_source_tokens]
         result: dict[int, Details] = {}
         for i, rating in zip(fitting, self.rate([ids[i] for i in fitting], options), strict=True):
-            pieces, tags = self.target_tokenizer.pieces(ids[i][1]), self.source_tokenizer.count_tags(ids[i][0])
-            links = align_words(rating.attention[:, tags:], self.source_tokenizer.pieces(ids[i][0][tags:-1]), pieces[:-1])
+            pieces = self.target_tokenizer.pieces(ids[i][1])
+            before, first = self.source_tokenizer.count_tags(ids[i][0]), self.target_tokenizer.count_tags(ids[i][1])
+            links = align_words(
+                rating.attention[first:, before:], self.source_tokenizer.pieces(ids[i][0][before:-1]), pieces[first:-1])
             result[i] = Details(
                 tuple(pieces), rating.log_probabilities,
                 rating.log_probability / length_penalty(len(pieces), options), tuple(links))
@@ -198,15 +200,16 @@ class Translator:
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
             sentences = split_sentences(text)
         terminology = self._terminology(options.terminology or "")
-        prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1] if prefix else []
+        prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1]
         units = []
         for number, sentence in enumerate(sentences):
             ids = self.source_tokenizer.encode([tag + sentence])[0] if len(sentences) > 1 else ids
             if len(ids) > options.max_source_tokens:
                 return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
             units.append(Unit(
-                ids, sentence, [] if number else prefix_ids, (*required, *terminology.required(sentence))))
-            demanded = len(units[-1].prefix) + sum(len(ids) - 1 for ids in self.target_tokenizer.encode(units[-1].required))
+                ids, sentence, self.target_tokenizer.tag_ids if number else prefix_ids,
+                (*required, *terminology.required(sentence))))
+            demanded = len(units[-1].prefix) + sum(map(len, self.target_tokenizer.encode_phrases(units[-1].required)))
             if self.positions is not None and demanded >= self.positions:
                 return f"its prefix and phrases have more than model.max_positions={self.positions} tokens; not translated"
         return units
@@ -300,7 +303,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         for model in self.models:
             model.eval()
-        required = [[ids[:-1] for ids in self.target_tokenizer.encode(unit.required)] for unit in units]
+        required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
         longest = None if self.positions is None else self.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, longest)
         if options.mbr:

@@ -20,7 +20,7 @@ from translator.model import Embedding, Transformer
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from translator.translate import Translator
 
-ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
+ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
 
 LIBRARY = "ctranslate2"
 USAGE = """\

@@ -35,7 +35,7 @@ class Decoding:
 def _require_plain(search: SearchConfig) -> None:
     plain = dataclasses.replace(
         search.plain(search.beam_size), coverage_penalty=0.0, min_length=0, min_length_ratio=0.0, no_repeat_ngram=0,
-        repetition_penalty=1.0, banned=(), copy_unknown=False)
+        repetition_penalty=1.0, banned=(), copy_unknown=False, language=None)
     for option, value in vars(search).items():
         if value != getattr(plain, option):
             raise UserError(f"search.{option}={value}: an export carries plain beam search alone; leave this option out")

@@ -121,7 +121,7 @@ def _require_expressible(config: ModelConfig) -> None:
             f"model.positions={config.positions} with model.norm={config.norm}: transformers has no stock model of this kind; "
             f"it has {', '.join(f'{positions} with {norm}' for norm, positions in ARCHITECTURES)}")
     if config.activation == "swiglu":
-        raise UserError("model.activation=swiglu: transformers has no stock model of this kind; it has relu and gelu")
+        raise UserError("model.activation=swiglu: transformers has no stock model of this kind; it has relu, gelu and silu")
     for side in ("encoder", "decoder"):
         if any(config.windows(side)):
             raise UserError(f"model.{side}_window: transformers has no stock model of this kind; it sees whole sentences")
@@ -137,8 +137,8 @@ def _weights(model: Transformer, source_vocab: int, target_vocab: int, positions
     def table(weight: Tensor, vocab: int) -> Tensor:
         return F.pad(weight[:, order], (0, 0, 0, vocab - len(weight)))
 
-    never = torch.arange(target_vocab) >= len(model.output.weight)
-    yield "final_logits_bias", torch.zeros(1, target_vocab).masked_fill(never, -torch.inf)
+    bias = torch.zeros(len(model.output.weight)) if model.output.bias is None else model.output.bias
+    yield "final_logits_bias", F.pad(bias, (0, target_vocab - len(bias)), value=-torch.inf)[None]
     yield "lm_head.weight", table(model.output.weight, target_vocab)
     yield "model.shared.weight", table(model.source_embedding.tokens.weight, source_vocab)
     for side, vocab, embedding, layers, norm in (

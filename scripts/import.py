@@ -1,0 +1,39 @@
+"""Make a run folder of a trained model: `python scripts/import.py init=x/opus-mt-en-de name=opus`. Options: conf/train.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from translator.building import from_hydra
+from translator.checkpoint import RunFolder
+from translator.config import RunConfig
+from translator.errors import UserError, one_line_errors
+from translator.lock import sole_user
+from translator.pretrained import adopt, load_pretrained
+from translator.tracking import say
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    config = from_hydra(RunConfig, composed)
+    if config.init is None:
+        raise UserError("init names no model to import; give FROM=FOLDER, or the id of one on the hub")
+    folder = RunFolder(Path(config.runs) / config.name)
+    if folder.config_file.is_file():
+        raise UserError(f"{folder.path}: there is a run already; choose another name=")
+    pretrained = load_pretrained(config.init, config)
+    config = adopt(config, pretrained, [override.split("=")[0] for override in HydraConfig.get().overrides.task])
+    with sole_user(folder.path):
+        folder.create(config, pretrained.tokenizers, {}, pretrained.weights)
+    say(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
+        f"Next:\n  make translate TEXT=\"...\" RUN={folder.path}\n  make train ARGS=\"init={folder.path} data=...\"")
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

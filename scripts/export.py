@@ -26,6 +26,8 @@ def main(composed: DictConfig) -> None:
     exporter = module_of(config.format)
     run = Path(config.run) if config.run else newest_run(Path(config.runs))
     translator = Translator(run, device="cpu")
+    if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
+        raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
     decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
     output = Path(config.output) if config.output else run / default_name(config)
     with replaced(output, run, config.format) as folder:

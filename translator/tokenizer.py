@@ -45,8 +45,8 @@ class Tokenizer:
         if UNK_ID in self.tag_ids:
             raise UserError(f"no piece {tag!r} in the vocabulary, as tokenizer.source_tag or tokenizer.target_tag wants one")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
-        # Of a model of several languages: the tags of those that it translates to.
-        self.tags = tuple(filter(is_tag, self.pieces(range(len(self)))))
+        # Of a model of several languages: the tags of those that it translates to, for each text to choose from.
+        self.tags = tuple(filter(is_tag, self.pieces(range(len(self))))) if tag is None else ()
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
 
     def __len__(self) -> int:

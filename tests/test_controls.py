@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import gzip
 import json
 import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -365,3 +369,32 @@ def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):
     os.write(parent, b"\x04")
     assert process.wait(timeout=60) == 0
     os.close(parent)
+
+
+@pytest.mark.parametrize("terminal", ["stderr", "both", "neither"])
+def test_a_file_has_a_progress_bar_on_a_terminal_apart_from_its_translations(trained_folder, translator, tmp_path, terminal):
+    (tmp_path / "in.txt").write_text("\n".join(SOURCES[:4]) + "\n", encoding="utf-8")
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "scripts/translate.py", f"run={trained_folder}", "device=cpu", f"input={tmp_path / 'in.txt'}",
+         *SHORT], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=child if terminal == "both" else subprocess.PIPE, stderr=subprocess.PIPE if terminal == "neither" else child)
+    os.close(child)
+    piped, errors = process.communicate(timeout=120)
+    shown = ""
+    with suppress(OSError):  # how a pseudo-terminal ends
+        while data := os.read(parent, 4096):
+            shown += data.decode(errors="replace")
+    os.close(parent)
+    assert process.returncode == 0
+    short = search_config(max_length=8, beam_size=2, max_source_tokens=1024)
+    expected = translator(SOURCES[:4], short)
+    if terminal == "both":
+        assert [line for line in shown.splitlines() if "longest length" not in line] == expected
+        return
+    assert piped.decode().splitlines() == expected
+    if terminal == "stderr":
+        assert re.search(r"translating: 100%.*\[\d\d:\d\d<\d\d:\d\d", shown)
+    else:
+        assert b"translating" not in errors

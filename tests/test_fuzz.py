@@ -25,11 +25,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, random_model, run_config, tokenizer_config
+from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_config
 from translator.batching import Batch, BatchSource, plan_batches
 from translator.building import build, read_yaml, to_yaml
 from translator.checkpoint import RunFolder, Weights, weights_of
-from translator.cleaning import Counts, HeldOut, clean, cut, with_text
+from translator.cleaning import Counts, HeldOut, cut, with_text
 from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
 from translator.lines import answer, as_json, notices, parse, read_lines
@@ -124,7 +124,7 @@ def test_every_row_is_kept_by_the_rules_or_counted(rows, held, limit, max_charac
     held_pairs = list(with_text(Rows(held), held_counts))
     assert held_counts.read == len(held) == len(held_pairs) + held_counts.dropped.total()
     held_out.add(held_pairs)
-    kept = list(clean(Rows(rows), config, held_out, counts))
+    kept = cleaned(Rows(rows), config, held_out, counts)
     assert counts.read == len(rows) == len(kept) + counts.dropped.total()
     assert counts.kept == len(kept) == len(set(kept))
     assert limit is None or len(kept) <= limit
@@ -149,7 +149,7 @@ def test_what_is_cut_from_train_is_not_in_train(rows, holdout, shuffled):
     for split in ("test", "validation"):
         splits.append(cut(Rows(rows), config, held_out, split, Counts()))
         held_out.add_cut(splits[-1])
-    kept = list(clean(Rows(rows), config, held_out, counts))
+    kept = cleaned(Rows(rows), config, held_out, counts)
     assert counts.read + sum(map(len, splits)) == len(rows)
     assert counts.read == len(kept) + counts.dropped.total()
     for one, other in ((kept, splits[0]), (kept, splits[1]), (splits[0], splits[1])):
@@ -197,7 +197,7 @@ def assert_rows_or_user_error(config: DataConfig) -> None:
     assert isinstance(rows, datasets.Dataset)
     assert rows.column_names == ["source", "target"]
     counts = Counts()
-    for pair in clean(rows, config, HeldOut(), counts):
+    for pair in cleaned(rows, config, HeldOut(), counts):
         "".join(pair).encode()
     assert counts.read == len(rows) > 0
     json.dumps(counts.to_json(), ensure_ascii=False).encode()

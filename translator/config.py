@@ -35,6 +35,7 @@ class DataConfig:
     max_characters: int
     max_ratio: float
     cache: str
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.train not in ("", ()), "data.train", "must name a split or a file")
@@ -48,6 +49,7 @@ class DataConfig:
             _require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
         _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
         _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
+        _require(self.workers is None or self.workers >= 1, "data.workers", "must be null or at least 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

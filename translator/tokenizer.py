@@ -41,7 +41,7 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, `EOS_ID` last."""
-        return [ids + [EOS_ID] for ids in self._processor.encode(list(texts))]
+        return self._processor.encode(list(texts), add_eos=True)
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode`, with a random segmentation of each text: a function of `seed` alone.

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -218,10 +217,11 @@ def repeat_corpus(folder: Path, corpus: Dataset, pairs: int) -> tuple[Path, Path
     """Two text files of so many pairs: those of a corpus, then again and again, each time with another number behind them."""
     files = folder / "repeated.src", folder / "repeated.tgt"
     for file, side in zip(files, ("source", "target"), strict=True):
+        texts = list(corpus[side])
         with file.open("w", encoding="utf-8") as lines:
-            for number, first in enumerate(range(0, pairs, len(corpus))):
+            for number, first in enumerate(range(0, pairs, len(texts))):
                 end = f" {number}\n" if number else "\n"
-                lines.writelines(text + end for text in islice(corpus[side], pairs - first))
+                lines.writelines(text + end for text in texts[: pairs - first])
     return files
 
 

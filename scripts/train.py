@@ -37,8 +37,8 @@ from translator.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
-    "name", "runs", "device", "search", "train.max_epochs", "train.max_updates", "train.max_minutes", "train.patience",
-    "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
+    "name", "runs", "device", "search", "data.workers", "train.max_epochs", "train.max_updates", "train.max_minutes",
+    "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")

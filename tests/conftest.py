@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from hypothesis import settings
 from translator.batching import collate
 from translator.building import build, from_hydra, to_yaml
 from translator.checkpoint import RunFolder, save_tensors, weights_of
-from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig
+from translator.cleaning import Counts, HeldOut, clean
+from translator.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
 
@@ -166,6 +168,11 @@ def script() -> Script:
             timeout=timeout, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
 
     return run
+
+
+def cleaned(rows: Any, config: DataConfig, held_out: HeldOut, counts: Counts) -> list[tuple[str, str]]:
+    """The pairs that `clean` leaves."""
+    return [(row["source"], row["target"]) for table in clean(rows, config, held_out, counts) for row in table.to_pylist()]
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:

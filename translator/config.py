@@ -38,6 +38,7 @@ class DataConfig:
     max_ratio: float
     overlap: Literal["any", "source"] = "any"  # younger than other options
     cache: str
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.train not in ("", ()), "data.train", "must name a split or a file")
@@ -54,6 +55,7 @@ class DataConfig:
             _require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
         _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
         _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
+        _require(self.workers is None or self.workers >= 1, "data.workers", "must be null or at least 1")
         files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
         _require(len(self.directions) == 1 or not files, "data.source",
                  "and data.target name several languages, and files of lines hold one each: give a file of columns")

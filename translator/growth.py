@@ -6,23 +6,26 @@ Every figure comes from a process of its own, so that its peak memory is its own
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import get_context
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor
 
 from translator.attention import MultiHeadAttention
 from translator.batching import Batch, BatchSource, collate
 from translator.config import RunConfig
-from translator.data import prepare
-from translator.device import autocast, peak_memory, resolve_device, resolve_precision, tune_cpu
+from translator.data import load_split, prepare
+from translator.device import autocast, peak_memory, peak_memory_of_children, resolve_device, resolve_precision, tune_cpu
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
 from translator.trainer import new_model
@@ -34,6 +37,7 @@ BATCHES = (512, 1024, 2048, 4096, 8192, 16_384)
 DEPTHS = (1, 2, 4, 8)
 WIDTHS = (128, 256, 512, 1024)
 PAIRS = (30_000, 300_000, 3_000_000, 10_000_000)
+PREPARED, WORKERS = (1_000_000, 10_000_000), (1, 2)
 # Tokens each side, where a table has a windowed half.
 WINDOW = 64
 # What is not varied: tokens in a sentence and in a batch, of source and of target, and pieces in the vocabulary.
@@ -57,6 +61,15 @@ class Cost:
     @property
     def cells(self) -> list[str]:
         return [f"{self.tokens_per_second:,.0f}", f"{self.memory:.2f}"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """Of a corpus."""
+
+    seconds: float
+    core_seconds: float  # of all processes and threads
+    memory: float  # GiB: the peaks of all processes, as if they came at once
 
 
 # Each table's rows come as they are measured. `config` says all that is not varied.
@@ -106,17 +119,29 @@ def corpus_table(config: RunConfig, sizes: Sequence[int] = PAIRS) -> Table:
     for pairs in sizes:
         with tempfile.TemporaryDirectory() as folder:
             files = tuple(map(str, write_corpus(Path(folder), pairs)))
-            data = dataclasses.replace(
-                config.data, path=None, train=files, validation=None, test=None, cache=f"{folder}/cache")
-            made_up = dataclasses.replace(config, data=data)
-            first, first_peak = _in_fresh_process(first_start, made_up)
+            made_up = _with_data(config, files, f"{folder}/cache", workers=1)
+            first = _in_fresh_process(first_start, made_up)
             second, second_peak = _in_fresh_process(second_start, made_up, time.time())
-        yield [f"{pairs:,}", f"{first:,.0f}", f"{first_peak:.2f}", f"{second:.1f}", f"{second_peak:.2f}"]
+        yield [f"{pairs:,}", f"{first.seconds:,.0f}", f"{first.memory:.2f}", f"{second:.1f}", f"{second_peak:.2f}"]
+
+
+def preparation_table(config: RunConfig, sizes: Sequence[int] = PREPARED) -> Table:
+    """Of the train split of `config`, repeated with variations."""
+    yield ["pairs", "processes", "s", "pairs/s", "pairs/s of a core's time", "GiB, all processes"]
+    corpus = load_split(config.data, "train")
+    for pairs in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            files = tuple(map(str, repeat_corpus(Path(folder), corpus, pairs)))
+            for workers in WORKERS:
+                with tempfile.TemporaryDirectory(dir=folder) as cache:
+                    cost = _in_fresh_process(first_start, _with_data(config, files, cache, workers=workers))
+                yield [f"{pairs:,}", f"{workers}", f"{cost.seconds:,.0f}", f"{pairs / cost.seconds:,.0f}",
+                       f"{pairs / cost.core_seconds:,.0f}", f"{cost.memory:.2f}"]
 
 
 TABLES: dict[str, Callable[[RunConfig], Table]] = {
     "length": length_table, "attention": attention_table, "vocabulary": vocabulary_table, "batch": batch_table,
-    "depth": depth_table, "width": width_table, "corpus": corpus_table}
+    "depth": depth_table, "width": width_table, "corpus": corpus_table, "preparation": preparation_table}
 
 
 # What the processes do
@@ -150,11 +175,14 @@ def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cos
     return _cost_of(make_step, config, USUAL_BATCH)
 
 
-def first_start(config: RunConfig) -> tuple[float, float]:
-    """Seconds that the preparation of a corpus takes, and the process's peak in GiB."""
-    start = time.perf_counter()
+def first_start(config: RunConfig) -> Preparation:
+    """What the preparation of a corpus takes."""
+    start, start_of_cores = time.perf_counter(), time.process_time()
     prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
-    return time.perf_counter() - start, peak_memory(torch.device("cpu"))
+    seconds, core_seconds = time.perf_counter() - start, time.process_time() - start_of_cores
+    workers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    memory = peak_memory(torch.device("cpu")) + (config.data.workers or 0) * peak_memory_of_children()
+    return Preparation(seconds, core_seconds + workers.ru_utime + workers.ru_stime, memory)
 
 
 def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
@@ -182,6 +210,18 @@ def write_corpus(folder: Path, pairs: int) -> tuple[Path, Path]:
             lengths = rng.integers(SHORTEST, LONGEST, min(100_000, pairs - first))
             for file in (source, target):
                 file.writelines(_sentences(rng, words, lengths))
+    return files
+
+
+def repeat_corpus(folder: Path, corpus: Dataset, pairs: int) -> tuple[Path, Path]:
+    """Two text files of so many pairs: those of a corpus, then again and again, each time with another number behind them."""
+    files = folder / "repeated.src", folder / "repeated.tgt"
+    for file, side in zip(files, ("source", "target"), strict=True):
+        texts = list(corpus[side])
+        with file.open("w", encoding="utf-8") as lines:
+            for number, first in enumerate(range(0, pairs, len(texts))):
+                end = f" {number}\n" if number else "\n"
+                lines.writelines(text + end for text in texts[: pairs - first])
     return files
 
 
@@ -228,6 +268,12 @@ def _with_model(config: RunConfig, **options: Any) -> RunConfig:
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **options))
 
 
+def _with_data(config: RunConfig, train: tuple[str, ...], cache: str, *, workers: int) -> RunConfig:
+    data = dataclasses.replace(
+        config.data, path=None, train=train, validation=None, test=None, cache=cache, workers=workers)
+    return dataclasses.replace(config, data=data)
+
+
 def _in_fresh_process(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments, options)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # its processes may have workers of their own
+        return pool.submit(function, *arguments, **options).result()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,11 @@ def identity(config: DataConfig) -> list[Any]:
     for file in files:
         if not file.is_file():
             raise UserError(f"{file}: no such file (named by data.train, data.validation or data.test)")
-    return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return list(map(_version, files))
+
+
+def _version(file: Path) -> tuple[str, int, int]:
+    return str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns
 
 
 def _commit(config: DataConfig) -> list[str]:
@@ -243,13 +248,17 @@ def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> D
     if builder == "csv":
         options = options | {"converters": dict.fromkeys(itertools.chain(*config.directions), str)}  # 007 stays 007
     if builder == "json":
-        _refuse_null_rows(path)
+        _refuse_null_rows(path, _version(path))
     # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
     return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", streaming=streaming, **options)
 
 
-def _refuse_null_rows(path: Path) -> None:
-    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it."""
+@cache
+def _refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
+    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it.
+
+    Looked for once in each `version` of a file, however often it is streamed.
+    """
     lines = read_lines(path)
     first = next(lines, "").removeprefix("\ufeff")
     if first.startswith("["):

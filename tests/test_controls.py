@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import pty
+import random
 import re
 import select
 import struct
@@ -24,14 +25,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
-from translator.alignment import align_words
+from translator.alignment import WORD_START, align_words
+from translator.batching import collate
 from translator.checkpoint import RunFolder, save_tensors, weights_of
 from translator.errors import UserError
 from translator.mbr import by_expected_score
 from translator.metrics import sentence_score
+from translator.search.forced import rate
 from translator.sentences import split_sentences
 from translator.terminology import Terminology, whole_words
-from translator.tokenizer import UNK_ID, train_tokenizer
+from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, train_tokenizer
 from translator.translate import Request, Translator
 
 SOURCES = [source for source, _ in PAIRS[:12]]
@@ -187,6 +190,31 @@ def test_words_are_aligned_by_the_attention_of_all_their_pieces():
     attention = torch.tensor([[0.4, 0.3, 0.3, 0.0], [0.4, 0.0, 0.1, 0.5], [0.1, 0.4, 0.4, 0.1], [0.0, 0.0, 0.0, 1.0]])
     assert align_words(attention, ["▁a", "▁b", "b"], ["▁x", "x", "▁y"]) == [(0, 0), (1, 1)]
     assert align_words(attention, [], ["▁x"]) == []
+
+
+def test_attention_finds_the_words_that_an_output_can_only_have_from_there():
+    """Random words, each rendered by another, in reverse: nothing else tells a model which comes next."""
+    model = random_model(model_config(encoder_layers=1, decoder_layers=1)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    chance = random.Random(0)
+
+    def pairs(count: int) -> tuple[list[list[int]], list[list[int]]]:
+        words = [chance.sample(range(4, 39), chance.randint(3, 7)) for _ in range(count)]
+        return [[*ids, EOS_ID] for ids in words], [[*((i + 2) % 35 + 4 for i in reversed(ids)), EOS_ID] for ids in words]
+
+    for _ in range(450):
+        batch = collate(*pairs(64))
+        optimizer.zero_grad()
+        logits = model(batch.source, batch.target_in)
+        torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.target_out, ignore_index=PAD_ID).backward()
+        optimizer.step()
+    sources, outputs = pairs(100)
+    right = total = 0
+    for source, rating in zip(sources, rate([model.eval()], sources, outputs, torch.device("cpu")), strict=True):
+        words = [f"{WORD_START}{i}" for i in source[:-1]]
+        right += sum(i + j == len(words) - 1 for i, j in align_words(rating.attention, words, words))
+        total += len(words)
+    assert right / total > 0.9
 
 
 def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):

@@ -54,6 +54,9 @@ class DecoderState:
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis k of sentence b continues hypothesis parents[b, k]; parents (B, K) may hold more or fewer than now."""
         self.past.reorder(parents)
+        if (entries := self.past.drop_unseen()) is not None:
+            for cache in self.caches:
+                cache.keep(entries)
         if self.coverage is not None:
             self.coverage = self.coverage.gather(1, parents[:, :, None].expand(-1, -1, self.coverage.size(2)))
 

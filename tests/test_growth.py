@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import PAIRS, ROOT, model_config, run_config, write_pairs
+from tests.conftest import PAIRS, ROOT, model_config, run_config, tokenizer_config, write_pairs
 from translator import growth
 from translator.config import RunConfig
 from translator.data import load_split
@@ -48,7 +48,8 @@ def test_a_corpus_is_repeated_with_variations_and_prepared_by_one_process_and_by
     pairs = list(zip(source.read_text().splitlines(), target.read_text().splitlines(), strict=True))
     assert len(set(pairs)) == 500
     assert pairs[-1] == tuple(f"{text} 2" for text in pairs[499 - 2 * (len(PAIRS) - 20)])
-    heading, *rows = growth.preparation_table(dataclasses.replace(config, data=data), [500])
+    small = dataclasses.replace(config, data=data, tokenizer=tokenizer_config(vocab_size=310))
+    heading, *rows = growth.preparation_table(small, [500])
     assert [row[:2] for row in rows] == [["500", "1"], ["500", "2"]]
     assert all(len(row) == len(heading) for row in rows)
 

@@ -129,6 +129,14 @@ def test_options_that_a_stream_cannot_keep_are_refused(tmp_path, option, words):
         config_of(tmp_path, as_tsv(tmp_path), **option)
 
 
+def test_a_window_of_which_no_pair_is_left_is_told(tmp_path):
+    write_pairs(tmp_path / "train.tsv", TRAIN[:WINDOW] + [("", "x")] * WINDOW)
+    config = config_of(tmp_path, str(tmp_path / "train.tsv"))
+    source = source_of(config, corpus_of(config))
+    with pytest.raises(UserError, match=r"no pair is left after cleaning of window 2: 0 of 60 pairs; dropped: 60 empty"):
+        source.plan(1)
+
+
 def test_a_file_is_searched_for_null_rows_once_a_version(tmp_path, monkeypatch):
     searched = []
     monkeypatch.setattr(sources, "read_lines", lambda path, read=sources.read_lines: searched.append(path) or read(path))

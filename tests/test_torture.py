@@ -56,7 +56,7 @@ class Kind:
 SOME = -(-KILLS // 5)
 KINDS = {
     "plain": Kind(KILLS),
-    "streamed": Kind(SOME, options=("data.window=60",)),  # several passes over the corpus
+    "streamed": Kind(SOME, options=("data.window=80", "tokenizer.vocab_size=300")),  # several passes over the corpus
     "two processes": Kind(SOME, launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")),
 }
 

@@ -69,12 +69,13 @@ class WindowSource:
         counts = Counts()
         texts = _dataset(clean(rows, self.config, self._held_out, counts))
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        tokens = _dataset(encoded(texts, tokenizers, self.max_tokens, counts, Counter()))
+        tokens = list(encoded(texts, tokenizers, self.max_tokens, counts, Counter()))
         told = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
         if not counts.kept:
             raise UserError(f"data.train: no pair is left after cleaning of {told}")
         say(told)
-        return BatchSource(tokens, tokenizers, max_tokens=self.max_tokens, seed=self.seed, sampling=self.sampling)
+        return BatchSource(
+            _dataset(tokens), tokenizers, max_tokens=self.max_tokens, seed=self.seed, sampling=self.sampling)
 
 
 def _dataset(tables: Iterable[pa.Table]) -> Dataset:

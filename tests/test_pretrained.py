@@ -30,8 +30,9 @@ transformers.utils.logging.disable_progress_bar()
 SOURCES, TARGETS = (list(sides) for sides in zip(*PAIRS, strict=True))
 # Known words, characters that the other language's model alone knows, some that none does, and odd spaces.
 ODD = ["My", "two two two", "Äpfel and Bäume", "She sees Ü ü Ä ä.", "a 漢字 b", "tab\there", "  many   spaces ", "Ǆ", "x" * 30]
-TEXTS = SOURCES[::2] + ODD
+TEXTS = SOURCES[::3] + SOURCES[1::3] + ODD
 LONGEST = 80  # tokens of an output
+ROWS = 200  # of embeddings
 LACKING = ("ees", "▁paints", "d")  # pieces that vocab.json does not have
 SHAPE = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
          "encoder_attention_heads": 4, "decoder_attention_heads": 4, "scale_embedding": True}
@@ -60,10 +61,10 @@ def taught(model: Any, tokenizer: Any) -> Any:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if "positions" not in name:
             tensor.data.normal_(float("norm.weight" in name), 0.1)
-    batch = tokenizer(SOURCES[::4], text_target=TARGETS[::4], return_tensors="pt", padding=True)
+    batch = tokenizer(SOURCES[::3], text_target=TARGETS[::3], return_tensors="pt", padding=True)
     batch["labels"][batch["labels"] == tokenizer.pad_token_id] = -100
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
-    for _ in range(150):
+    for _ in range(80):
         optimizer.zero_grad()
         model(**batch).loss.backward()
         optimizer.step()
@@ -78,7 +79,7 @@ def marian(
     sides = {"source": sentencepiece_model(SOURCES, model_type), "target": sentencepiece_model(TARGETS, model_type)}
     for side, model in sides.items():
         (path / f"{side}.spm").write_bytes(model)
-    pad = 199  # the last row; some before it may have no name
+    pad = ROWS - 1  # some rows before it may have no name
     for name, models in {
             "vocab.json": [sides["source"]] if separate else sides.values(), "target_vocab.json": [sides["target"]]}.items():
         pieces = ["</s>", "<unk>", *codes, *shuffled_pieces(*models)]
@@ -157,10 +158,10 @@ def theirs(folder: Path, texts: Sequence[str], beam: int) -> list[str | None]:
 
 
 def assert_same(found: Sequence[str], expected: Sequence[str | None]) -> None:
-    assert expected.count(None) <= len(expected) / 50
+    assert expected.count(None) <= len(expected) / 20
     assert [text for text, other in zip(found, expected, strict=True) if other is not None] == [
         text for text in expected if text is not None]
-    assert len(set(expected)) > len(expected) / 5  # it says something
+    assert len(set(expected)) > 20  # it says something
 
 
 def like_theirs(beam: int, length_penalty: float) -> SearchConfig:
@@ -203,7 +204,7 @@ def test_texts_become_the_same_pieces(folders, tmp_path, kind):
 def test_a_language_code_is_the_tag_of_every_source(folders, tmp_path):
     folder = folders["marian-many"]
     run = imported(folder, tmp_path / "run", "tokenizer.source_tag='>>ita<<'")
-    texts = SOURCES[:40]
+    texts = SOURCES[::5]
     expected = theirs(folder, [f">>ita<< {text}" for text in texts], 4)
     assert_same(Translator(run, device="cpu")(texts, like_theirs(4, 0.5)), expected)
     assert expected != theirs(folder, [f">>fra<< {text}" for text in texts], 4)
@@ -262,26 +263,26 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_from_the_same_weight
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
 
 
-def test_a_run_is_started_from_another(script: Script, trained_folder, tmp_path):
+def test_a_run_is_started_from_another(script: Script, run_folder, tmp_path):
     pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS[: len(PAIRS) // 2])
     options = [
-        f"init={trained_folder}", f"runs={tmp_path}", "name=run", "data=files", f"data.train={pairs}", "data.holdout=10",
+        f"init={run_folder}", f"runs={tmp_path}", "name=run", "data=files", f"data.train={pairs}", "data.holdout=10",
         f"data.cache={tmp_path / 'cache'}", "device=cpu", "precision=fp32", "train.max_epochs=null", "train.max_updates=2",
         "optim.lr=1e-30", "model.dropout=0.2"]
     result = script("train", *options)
     assert result.returncode == 0, result.stderr.decode()
     config = RunFolder(tmp_path / "run").load_config()
-    assert (config.model.d_ff, config.model.dropout, config.init) == (48, 0.2, str(trained_folder))
-    runs = [Translator(run, device="cpu")(SOURCES, search_config()) for run in (tmp_path / "run", trained_folder)]
+    assert (config.model.d_ff, config.model.dropout, config.init) == (48, 0.2, str(run_folder))
+    runs = [Translator(run, device="cpu")(SOURCES, search_config()) for run in (tmp_path / "run", run_folder)]
     assert runs[0] == runs[1]  # after updates of next to nothing
-    assert_user_error(script("train", *options[1:]), "init=None", str(trained_folder))
-    assert_user_error(script("train", *options, "name=other", "model=base"), "model.d_model=512", str(trained_folder))
+    assert_user_error(script("train", *options[1:]), "init=None", str(run_folder))
+    assert_user_error(script("train", *options, "name=other", "model=base"), "model.d_model=512", str(run_folder))
 
 
 @pytest.mark.parametrize("option", ["tokenizer.vocab_size=300", "model.d_ff=64", "tokenizer=bpe", "model=big"])
-def test_an_option_that_the_model_contradicts_is_refused(trained_folder, option):
-    config = run_config(f"init={trained_folder}", option, "model.dropout=0.3")
-    pretrained = load_pretrained(str(trained_folder), config)
+def test_an_option_that_the_model_contradicts_is_refused(run_folder, option):
+    config = run_config(f"init={run_folder}", option, "model.dropout=0.3")
+    pretrained = load_pretrained(str(run_folder), config)
     assert adopt(config, pretrained, ["model.dropout", "seed"]).model.dropout == 0.3
     with pytest.raises(UserError, match=rf"^{option.split('=')[0]}.* leave the option out$"):
         adopt(config, pretrained, [option.split("=")[0]])
@@ -357,6 +358,13 @@ def test_weights_that_are_missing_or_of_another_shape_are_named(folders, tmp_pat
     weights["model.decoder.layers.0.fc2.bias"] = torch.zeros(7)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert_refused(folder, "model.decoder.layers.0.fc1.weight", "model.decoder.layers.0.fc2.bias")
+
+
+def test_a_vocabulary_of_another_model_is_refused(folders, tmp_path):
+    folder = shutil.copytree(folders["marian"], tmp_path / "model")
+    names = json.loads((folder / "vocab.json").read_text())
+    (folder / "vocab.json").write_text(json.dumps(names | {"more": ROWS}))
+    assert_refused(folder, f"row {ROWS}")
 
 
 def test_an_unknown_language_is_told_those_there_are(folders):

@@ -100,39 +100,47 @@ def _require_counterpart(found: Any) -> None:
         raise UserError(f"activation_function={found.activation_function}; there are {', '.join(ACTIVATIONS)} here")
 
 
-@torch.no_grad()
 def _converted(source: str, model: Any, family: Family, config: RunConfig) -> Pretrained:
-    tables = [part.weight for part in (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens,
-                                       model.get_output_embeddings())]
+    tables = tuple(part.weight.detach() for part in (
+        model.get_encoder().embed_tokens, model.get_decoder().embed_tokens, model.get_output_embeddings()))
     of_encoder, of_decoder, of_output = (table.data_ptr() for table in tables)
     tied = "none" if of_output != of_decoder else "target" if of_encoder != of_decoder else "all"
     vocabularies = _vocabularies(model, family, joint=tied == "all")
-    shape = build(ModelConfig, dataclasses.asdict(config.model) | {
-        "d_model": model.config.d_model, "num_heads": model.config.encoder_attention_heads,
-        "d_ff": model.config.encoder_ffn_dim, "encoder_layers": model.config.encoder_layers,
-        "decoder_layers": model.config.decoder_layers, "norm": family.norm,
-        "activation": ACTIVATIONS[model.config.activation_function],
-        "positions": "sinusoidal" if family.positions is None else "learned",
-        "max_positions": model.config.max_position_embeddings, "encoder_window": None, "decoder_window": None,
-        "tied": tied, "output_bias": True}, "model.")
-    sides = (family.source, family.target)
     source_tokenizer, target_tokenizer = (
         Tokenizer(renumber(side.pieces, vocabulary, family.tags), side.tag)
-        for side, vocabulary in zip(sides, vocabularies, strict=True))
+        for side, vocabulary in zip((family.source, family.target), vocabularies, strict=True))
     options = dataclasses.replace(
         config.tokenizer, **segmentation(family.source.pieces), vocab_size=max(map(len, vocabularies)),
         joint=tied == "all", source_tag=family.source.tag, target_tag=family.target.tag)
-    weights = _layers(model.state_dict())
-    rows = [torch.tensor(list(vocabulary.values())) for vocabulary in vocabularies]
-    weights["source_embedding.tokens.weight"] = tables[0][rows[0]]
+    rows = [list(vocabulary.values()) for vocabulary in vocabularies]
+    weights = _layers(model.state_dict()) | _tables(tables, rows[0], rows[1], tied)
+    if family.positions is None:
+        weights = _in_our_channels(weights)
+    else:
+        weights |= {f"{side}_embedding.positions.table.weight": family.positions.clone() for side in ("source", "target")}
+    weights["output.bias"] = _bias(family, rows[1])
+    return Pretrained(
+        source, _shape(model.config, family, tied, config.model), options, (source_tokenizer, target_tokenizer), weights)
+
+
+def _shape(theirs: Any, family: Family, tied: str, chosen: ModelConfig) -> ModelConfig:
+    """The model's, with the dropout that was chosen."""
+    return build(ModelConfig, dataclasses.asdict(chosen) | {
+        "d_model": theirs.d_model, "num_heads": theirs.encoder_attention_heads, "d_ff": theirs.encoder_ffn_dim,
+        "encoder_layers": theirs.encoder_layers, "decoder_layers": theirs.decoder_layers, "norm": family.norm,
+        "activation": ACTIVATIONS[theirs.activation_function], "max_positions": theirs.max_position_embeddings,
+        "positions": "sinusoidal" if family.positions is None else "learned", "encoder_window": None,
+        "decoder_window": None, "tied": tied, "output_bias": True}, "model.")
+
+
+def _tables(tables: tuple[Tensor, Tensor, Tensor], source: Sequence[int], target: Sequence[int], tied: str) -> Weights:
+    """The embeddings and the output projection by our ids, tied ones once."""
+    weights = {"source_embedding.tokens.weight": tables[0][list(source)]}
     if tied != "all":
-        weights["target_embedding.tokens.weight"] = tables[1][rows[1]]
+        weights["target_embedding.tokens.weight"] = tables[1][list(target)]
     if tied == "none":
-        weights["output.weight"] = tables[2][rows[1]]
-    weights = _in_our_channels(weights) if family.positions is None else weights | {
-        f"{side}_embedding.positions.table.weight": family.positions.clone() for side in ("source", "target")}
-    weights["output.bias"] = _bias(family, rows[1].tolist())
-    return Pretrained(source, shape, options, (source_tokenizer, target_tokenizer), weights)
+        weights["output.weight"] = tables[2][list(target)]
+    return weights
 
 
 def _vocabularies(model: Any, family: Family, *, joint: bool) -> tuple[Vocabulary, Vocabulary]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
+from translator.errors import UserError
+
 ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made on import
 Piece = ModelProto.SentencePiece
 # Pieces that segment text.
@@ -25,6 +27,8 @@ def arrange(names: Mapping[str, int], size: int, special: Sequence[int], models:
     SentencePiece `models` that has no row is unknown: it takes the same.
     """
     by_row = {row: piece for piece, row in names.items()}
+    if max(by_row) >= size:
+        raise UserError(f"its vocabulary names row {max(by_row):,} of embeddings with {size:,}: they do not belong together")
     vocabulary = dict(zip(SPECIAL, special, strict=True))
     vocabulary |= {by_row.get(row, f"<row {row}>"): row for row in range(size) if row not in special}
     for model in models:

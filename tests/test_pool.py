@@ -108,6 +108,7 @@ def running(process: int) -> bool:
     return False
 
 
+@pytest.mark.torture
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds workers by /proc")
 @pytest.mark.parametrize(("victim", "sent", "code", "last"), [
     ("parent", signal.SIGINT, 130, "interrupted"), ("parent", signal.SIGKILL, -9, ""),

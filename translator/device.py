@@ -154,17 +154,8 @@ def peak_memory(device: torch.device) -> float:
     """The most that this process has held so far, in GiB: on a GPU its tensors there, elsewhere all of it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    return _peak_in_gib(resource.RUSAGE_SELF)
-
-
-def peak_memory_of_children() -> float:
-    """The most that any ended process started by this one has held, in GiB."""
-    return _peak_in_gib(resource.RUSAGE_CHILDREN)
-
-
-def _peak_in_gib(who: int) -> float:
     unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
-    return resource.getrusage(who).ru_maxrss * unit / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def give_back_freed_memory() -> None:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import resource
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +29,7 @@ from translator.attention import MultiHeadAttention
 from translator.batching import Batch, BatchSource, collate
 from translator.config import RunConfig
 from translator.data import load_split, prepare
-from translator.device import autocast, peak_memory, peak_memory_of_children, resolve_device, resolve_precision, tune_cpu
+from translator.device import autocast, peak_memory, resolve_device, resolve_precision, tune_cpu
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
 from translator.trainer import new_model
@@ -69,7 +73,7 @@ class Preparation:
 
     seconds: float
     core_seconds: float  # of all processes and threads
-    memory: float  # GiB: the peaks of all processes, as if they came at once
+    memory: float  # GiB that all processes held together at the peak
 
 
 # Each table's rows come as they are measured. `config` says all that is not varied.
@@ -178,10 +182,11 @@ def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cos
 def first_start(config: RunConfig) -> Preparation:
     """What the preparation of a corpus takes."""
     start, start_of_cores = time.perf_counter(), time.process_time()
-    prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+    with _watched_memory() as peak:
+        prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
     seconds, core_seconds = time.perf_counter() - start, time.process_time() - start_of_cores
     workers = resource.getrusage(resource.RUSAGE_CHILDREN)
-    memory = peak_memory(torch.device("cpu")) + (config.data.workers or 0) * peak_memory_of_children()
+    memory = max(peak.gib, peak_memory(torch.device("cpu")))
     return Preparation(seconds, core_seconds + workers.ru_utime + workers.ru_stime, memory)
 
 
@@ -250,6 +255,27 @@ def _cost_of(
         float(step())  # reading a number waits for the device
         seconds.append(time.perf_counter() - start)
     return Cost(tokens / statistics.median(seconds[WARM_UP_STEPS:]), peak_memory(device) - before)
+
+
+@contextmanager
+def _watched_memory() -> Iterator[SimpleNamespace]:
+    """Inside, `gib` rises to the most that this process and its workers hold together, where /proc tells."""
+    peak, done, me = SimpleNamespace(gib=0.0), threading.Event(), os.getpid()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            with suppress(OSError):  # one has just ended, or there is no /proc
+                all_of_us = [me, *map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split())]
+                pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in all_of_us)
+                peak.gib = max(peak.gib, pages * resource.getpagesize() / 2**30)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:

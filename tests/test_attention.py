@@ -250,10 +250,11 @@ def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(options
 
 def test_room_grows_with_the_length_of_hypotheses_not_with_their_number():
     past, length = Past(torch.device("cpu")), 200
-    for step in range(length):
-        past.append(5 if step else 1)
+    for step in range(length + 1):
         past.reorder(torch.zeros(2, 5, dtype=torch.long))  # all go on from the first
         past.drop_unseen()
+        if step < length:
+            past.append(5)
     assert past.mask.sum(dim=-1).unique().tolist() == [length]
     assert past.room < 2 * length
 

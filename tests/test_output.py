@@ -151,3 +151,26 @@ def test_a_killed_worker_is_one_line_and_the_same_command_goes_on(script, traine
     assert whole.returncode == 0, whole.stderr
     assert target.read_bytes() == (tmp_path / "whole.txt").read_bytes()
     assert target.read_bytes().startswith(kept)
+
+
+def peak_memory_of(*options: str) -> int:
+    """KiB that scripts/translate.py held at most."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "scripts" / "translate.py"), *options], cwd=ROOT, stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"})
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    return usage.ru_maxrss
+
+
+@pytest.mark.torture
+def test_memory_does_not_grow_with_the_file(trained_folder, tmp_path):
+    """40,000 lines more may cost less than a KiB each."""
+    peaks = []
+    for count in (20_000, 60_000):
+        source, target = tmp_path / f"{count}.txt", tmp_path / f"{count}.out"
+        source.write_text("".join(f"{PAIRS[i % len(PAIRS)][0]}\n" for i in range(count)), encoding="utf-8")
+        peaks.append(peak_memory_of(
+            f"run={trained_folder}", f"input={source}", f"output={target}", "search=greedy", "search.max_length=4"))
+        assert target.read_bytes().count(b"\n") == count
+    assert peaks[1] - peaks[0] < 40_000

@@ -189,7 +189,7 @@ class Past:
 
         As a position's entries stay side by side, and as many in every sentence as the neediest has, positions stay shared.
         """
-        if self._sees is None or self.entries + self._sees.size(1) <= self.room:
+        if self._sees is None or not self.entries or self.entries + self._sees.size(1) <= self.room:
             return None
         positions, seen = self.positions[: self.entries], self._sees[:, :, : self.entries].any(dim=1)
         order = (2 * positions + ~seen).argsort(dim=1, stable=True)  # (B, entries): of each position the seen ones first

@@ -27,7 +27,7 @@ help: ## Show this list
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-train: $(READY) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
+train: $(READY) $(if $(findstring init=,$(ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
 
 import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
@@ -43,7 +43,7 @@ else
 	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
 
-export: .venv/ready-$(FORMAT) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
+export: $(if $(filter ctranslate2 huggingface,$(FORMAT)),.venv/ready-$(FORMAT),$(READY)) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
 	@$(BIN)/python scripts/export.py $(RUN_OPTION) 'format=$(FORMAT)' $(ARGS)
 
 serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/

@@ -12,13 +12,14 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, newest_run
+from translator.cleaning import Counts, with_text
 from translator.config import DataConfig, EvaluateConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate, require_same_languages
 from translator.languages import tag_of
-from translator.sources import read_lines
+from translator.sources import read, read_lines
 from translator.translate import Translator
 
 
@@ -49,12 +50,11 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
     """Its name, sources and references: the files named, or a split of the run's own data."""
     if config.source_file is None or config.reference_file is None:
         data = RunFolder(run).load_config().data
-        name, tag = str(config.split), ""
         if config.source is not None and config.target is not None:
-            data, tag = one_direction(data, config.split, config.source, config.target)
-            name = f"{name}-{data.source}-{data.target}"
+            name = f"{config.split}-{config.source}-{config.target}"
+            return name, *one_direction(data, config.split, config.source, config.target)
         split = load_split(data, config.split)
-        return name, [tag + source for source in split["source"]], list(split["target"])
+        return config.split, list(split["source"]), list(split["target"])
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(
@@ -62,14 +62,17 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
     return Path(config.source_file).name.removesuffix(".gz"), sources, references
 
 
-def one_direction(data: DataConfig, split: str, source: str, target: str) -> tuple[DataConfig, str]:
-    """The data of one direction of a model of several languages, and the tag before its sources."""
+def one_direction(data: DataConfig, split: str, source: str, target: str) -> tuple[list[str], list[str]]:
+    """Sources and references of one direction of a model of several languages."""
     if (source, target) not in data.directions:
         there = ", ".join(" to ".join(direction) for direction in data.directions)
         raise UserError(f"source={source} target={target}: the model translates {there}")
-    if getattr(data, split) is None:
+    rows = read(dataclasses.replace(data, source=source, target=target), split)
+    if rows is None:
         raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
-    return dataclasses.replace(data, source=source, target=target), tag_of(target) if data.tags else ""
+    pairs = list(with_text(rows, Counts()))
+    tag = tag_of(target) if data.tags else ""
+    return [tag + source for source, _ in pairs], [target for _, target in pairs]
 
 
 if __name__ == "__main__":

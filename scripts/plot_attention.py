@@ -18,7 +18,7 @@ from translator.errors import UserError, one_line_errors
 from translator.plots import draw_attention, png, undrawn
 from translator.tokenizer import BOS_ID, EOS_ID
 from translator.tracking import say
-from translator.translate import Translator
+from translator.translate import Request, Translator
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="plot_attention")
@@ -52,11 +52,15 @@ def main(composed: DictConfig) -> None:
 
 def pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:
     """The ids of the sentence and of its translation, EOS last."""
-    [source] = translator.source_tokenizer.encode([config.text])
+    options = dataclasses.replace(config.search, split_sentences=False)
+    plan = translator.plan(Request(config.text), options)
+    if isinstance(plan, str):
+        raise UserError(f"text: {plan}")
+    source = plan[0].ids
     if config.target:
         [target] = translator.target_tokenizer.encode([config.target])
     else:
-        [translation] = translator.translate([config.text], dataclasses.replace(config.search, split_sentences=False))
+        [translation] = translator.translate([config.text], options)
         if not translation.hypotheses:
             raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
         target = [*translation.hypotheses[0].ids, EOS_ID]

@@ -127,7 +127,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
                 for line, (source, target), told in zip(lines, texts, details, strict=True):
                     number += 1
                     bad = "not UTF-8; not scored" if source is None or target is None else ""
-                    trouble = line.trouble or bad or ("" if told else "too long; not scored")
+                    trouble = line.trouble or bad or ("" if told else "too long, or in no language of the model; not scored")
                     if trouble:
                         refusals += 1
                         print(f"line {number}: {trouble}", file=sys.stderr)

@@ -38,6 +38,8 @@ SHAPE = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_d
          "encoder_attention_heads": 4, "decoder_attention_heads": 4, "scale_embedding": True}
 BEAMS = pytest.mark.parametrize("beam", [1, 4], ids=["greedy", "beam"])
 
+LANGUAGES = ("data.source=en", "data.target=de")
+
 
 def sentencepiece_model(texts: Sequence[str], model_type: str = "unigram") -> bytes:
     model = io.BytesIO()
@@ -229,7 +231,7 @@ def test_tags_are_no_words_and_no_part_of_phrases(folders, tmp_path):
 
 def test_the_commands_import_translate_fine_tune_and_go_on(script: Script, folders, tmp_path):
     folder = shutil.copytree(folders["marian"], tmp_path / "opus-mt-en-de")
-    made = script("import", f"init={folder}", f"runs={tmp_path}", "name=run")
+    made = script("import", f"init={folder}", f"runs={tmp_path}", "name=run", *LANGUAGES)
     assert made.returncode == 0, made.stderr.decode()
     search = [f"search.{option}={value}" for option, value in {
         "beam_size": 4, "keep_places": "true", "length_penalty": 0.5, "length_penalty_form": "power", "max_length_ratio": 0,
@@ -290,13 +292,16 @@ def test_an_option_that_the_model_contradicts_is_refused(run_folder, option):
 
 def test_import_wants_a_model_and_a_new_name(script: Script, run_folder):
     assert_user_error(script("import", "name=x"), "init")
+    assert_user_error(script("import", "name=x", f"init={run_folder}"), "data.source and data.target")
     assert_user_error(
-        script("import", f"init={run_folder}", f"runs={run_folder.parent}", "name=tiny"), "there is a run already", "name=")
+        script("import", f"init={run_folder}", f"runs={run_folder.parent}", "name=tiny", *LANGUAGES),
+        "there is a run already", "name=")
 
 
 def test_without_transformers_one_line_says_how_to_get_it(script: Script, folders, tmp_path):
     (tmp_path / "transformers.py").write_text("raise ImportError")
-    result = script("import", f"init={folders['marian']}", f"runs={tmp_path}", "name=x", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    path = f"{tmp_path}:{ROOT}"
+    result = script("import", f"init={folders['marian']}", f"runs={tmp_path}", "name=x", *LANGUAGES, PYTHONPATH=path)
     assert_user_error(result, "make .venv/ready-huggingface")
 
 
@@ -305,7 +310,7 @@ def test_a_model_comes_from_the_hub(script: Script, folders, tmp_path):
     with running_hub() as hub:
         hub.repositories["someone/opus-mt-en-de"] = Repository({"main": files})
         environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        result = script("import", "init=someone/opus-mt-en-de", f"runs={tmp_path}", "name=x", **environment)
+        result = script("import", "init=someone/opus-mt-en-de", f"runs={tmp_path}", "name=x", *LANGUAGES, **environment)
     assert result.returncode == 0, result.stderr.decode()
     assert Translator(tmp_path / "x")(["She sees two houses."]) == Translator(
         imported(folders["marian"], tmp_path / "y"))(["She sees two houses."])

@@ -10,7 +10,7 @@ import re
 from typing import Literal
 
 from translator.errors import UserError
-from translator.languages import tag_of
+from translator.languages import is_tag, tag_of
 
 Files = str | tuple[str, ...] | None
 
@@ -45,6 +45,7 @@ class DataConfig:
         for side in ("source", "target"):
             names = getattr(self, side).split("+")
             _require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
+        _require(all(is_tag(tag.strip()) for tag in self.tags), "data.target", "must join names without spaces, < and >")
         _require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
         _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
@@ -267,8 +268,8 @@ class SearchConfig:
         _require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
                  "is for plain beam search: set search.sampling=false and search.groups=1")
         wanted = bool(self.required) or self.terminology is not None
-        _require(not (wanted and (self.sampling or self.groups > 1)), "search.required",
-                 "and search.terminology need plain beam search: set search.sampling=false and search.groups=1")
+        _require(not (wanted and (self.sampling or self.groups > 1 or self.keep_places)), "search.required",
+                 "and search.terminology need plain beam search: without search.sampling, search.groups and search.keep_places")
 
     @property
     def places_stay(self) -> bool:

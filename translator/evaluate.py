@@ -39,7 +39,7 @@ class Evaluation:
 
     @property
     def refused(self) -> int:
-        """How many sources were too long to translate; their outputs are empty, and scored so."""
+        """How many sources were not translated; their outputs are empty, and scored so."""
         return sum(bool(translation.refused) for translation in self.translations)
 
     def worst(self, count: int) -> list[tuple[float, str, str, str]]:
@@ -77,6 +77,8 @@ def evaluate(
     started = time.perf_counter()
     translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
     seconds = time.perf_counter() - started
+    if all(translation.refused for translation in translations):
+        raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     return Evaluation(
         sources, references, hypotheses, translations, score(hypotheses, references),
@@ -86,7 +88,7 @@ def evaluate(
 def require_same_languages(first: Path, second: Path) -> None:
     """UserError where two runs translate between different languages."""
     a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
-    if (a.source, a.target) != (b.source, b.target):
+    if set(a.directions) != set(b.directions):
         raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
 
 
@@ -96,7 +98,8 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
     if evaluation.refused:
-        lines += [f"{evaluation.refused:,} sources were longer than search.max_source_tokens and not translated"]
+        reason = next(translation.refused for translation in evaluation.translations if translation.refused)
+        lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]
     lines += ["BLEU by source words:"]
     lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
     if worst:

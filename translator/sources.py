@@ -299,7 +299,10 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
                 for row in texts for source, target in config.directions],
             "target": [row[target] for row in texts for _, target in config.directions]}
 
-    return rows.map(in_all_directions, batched=True, remove_columns=rows.column_names)
+    Path(config.cache).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
+        return rows.map(
+            in_all_directions, batched=True, remove_columns=rows.column_names, cache_file_name=f"{folder}/pairs.arrow")
 
 
 def _require_text(pairs: Dataset, where: str) -> None:

@@ -94,7 +94,7 @@ class Tokenizer:
 
     def spell(self, text: str) -> list[str]:
         """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
-        return [*self.pieces(self.tag_ids), *self._processor.encode(text, out_type=str)]
+        return list(self._processor.encode(text, out_type=str))
 
     def count_tags(self, ids: Sequence[int]) -> int:
         """How many of a text's ids come before its first word: those up to a tag, before which a space may stand."""

@@ -98,7 +98,7 @@ class Translator:
             tokenizers = folder.load_tokenizers()
             if not models:
                 first, longest = tokenizers, folder.longest_source()
-            elif [t.model for t in tokenizers] != [t.model for t in first]:
+            elif [(t.model, t.tag_ids) for t in tokenizers] != [(t.model, t.tag_ids) for t in first]:
                 raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
             weights = folder.load_weights()
             with torch.device("meta"):  # where a model takes no memory, whatever sizes config.yaml says
@@ -162,12 +162,17 @@ class Translator:
     ) -> list[Details | None]:
         """What the models make of translations that are given, token by token, with the words aligned by attention.
 
-        None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions.
+        None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions, and
+        where it is not clear to which language.
         """
         options = self._within_positions(search or self.search)
-        sources = ["".join(self._tag(source, options)) for source in sources]
-        ids = list(zip(self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True))
-        fitting = [i for i, pair in enumerate(ids) if max(map(len, pair)) <= options.max_source_tokens]
+        tagged = [self._tag(source, options) for source in sources]
+        ids = list(zip(
+            self.source_tokenizer.encode(["".join(parts) for parts in tagged]), self.target_tokenizer.encode(translations),
+            strict=True))
+        fitting = [
+            i for i, pair in enumerate(ids)
+            if max(map(len, pair)) <= options.max_source_tokens and not self._language_trouble(tagged[i][0])]
         result: dict[int, Details] = {}
         for i, rating in zip(fitting, self.rate([ids[i] for i in fitting], options), strict=True):
             pieces = self.target_tokenizer.pieces(ids[i][1])
@@ -231,8 +236,10 @@ class Translator:
 
     def _trouble(self, required: Sequence[str], prefix: str, options: SearchConfig) -> str:
         """Why the demands cannot be met, if so."""
-        if required and (options.sampling or options.groups > 1):
-            return "phrases can be required of plain beam search alone, without search.sampling and search.groups"
+        if required and (options.sampling or options.groups > 1 or options.keep_places):
+            return (
+                "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
+                "search.keep_places")
         for text in (*required, prefix):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 return f"{text!r} holds half a character"

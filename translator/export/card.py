@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from contextlib import suppress
@@ -23,20 +24,24 @@ CARD = """\
 ---
 # {name}
 
-A Transformer that translates {data.source} to {data.target}: {model.encoder_layers} encoder and {model.decoder_layers} decoder
-layers of width {model.d_model}, {model.norm}-norm, {model.activation}, {model.positions} positions. It was trained on {corpus}.
+A Transformer that translates {languages}: {model.encoder_layers} encoder and {model.decoder_layers} decoder
+layers of width {model.d_model}, {model.norm}-norm, {model.activation}, {model.positions} positions. {origin}
 {scores}
 ## Use
 
 ```python
 {usage}```
 
-A source, or an output, may have {positions:,} tokens at most.{penalty}
+A source, or an output, may have {positions:,} tokens at most.{tags}{penalty}
 """
 SCORES = """
 On the test split, in the program that trained it, with {beam_size} hypotheses kept:
 
 {lines}
+"""
+TAGS = """
+
+Begin each source with the tag of the language wanted, and a space: {tags}.
 """
 PENALTY = """
 
@@ -50,17 +55,23 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     """For a run's folder, with the lines of Python that use what was exported, by this library."""
     config = folder.load_config()
     name, data, search = folder.path.resolve().name, config.data, decoding.search
-    licence, hub_id = _data_card(data)
+    trained = "splits" in folder.load_report()  # an imported model has seen none of these data
+    licence, hub_id = _data_card(data) if trained else (None, None)
     corpus = hub_id or (Path(data.path).name if data.path else "files")
     evaluation = _evaluation(folder)
+    codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     metadata = ModelCardData(
-        model_name=name, language=[code for code in (data.source, data.target) if re.fullmatch("[a-z]{2,3}", code)] or None,
-        license=licence, library_name=library, pipeline_tag="translation", datasets=[hub_id] if hub_id else None,
-        metrics=list(evaluation.get("scores", {})) or None, eval_results=_results(corpus, evaluation) or None)
+        model_name=name, language=codes or None, license=licence, library_name=library, pipeline_tag="translation",
+        base_model=config.init if config.init and not Path(config.init).exists() else None, datasets=[hub_id] if hub_id else None, metrics=list(evaluation.get("scores", {})) or None,
+        eval_results=_results(corpus, evaluation) or None)
+    origin = f"Its weights began as those of `{config.init}`, whose licence holds. " if config.init else ""
+    if trained:
+        origin += f"It was trained on `{corpus}`" + (f" (licence: {licence})." if licence else ".")
     is_gnmt = search.length_penalty_form == "gnmt" and search.beam_size > 1
     return CARD.format(
-        metadata=metadata.to_yaml(), name=name, data=data, model=config.model,
-        corpus=f"`{corpus}` (licence: {licence})" if licence else f"`{corpus}`",
+        metadata=metadata.to_yaml(), name=name, model=config.model, origin=origin.strip(),
+        languages=", ".join(" to ".join(direction) for direction in data.directions),
+        tags=TAGS.format(tags=", ".join(tag.strip() for tag in data.tags)) if data.tags else "",
         scores=_scores(evaluation) if evaluation else "", usage=usage, positions=decoding.positions,
         penalty=PENALTY.format(gnmt=search.length_penalty, power=decoding.length_penalty) if is_gnmt else "")
 

@@ -42,6 +42,8 @@ print(target.decode([result.hypotheses[0] for result in results]))
 
 def write(translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "int8"]) -> None:
     """Write the model, its vocabularies and its tokenizers; UserError for a model that CTranslate2 cannot express."""
+    if decoding.search.keep_places:
+        raise UserError("search.keep_places=true: how CTranslate2 stops then has not been found; leave this option out")
     spec = specification(translator.models[0], decoding.positions)
     source, target = (t.pieces(range(len(t))) for t in (translator.source_tokenizer, translator.target_tokenizer))
     spec.register_source_vocabulary(source)

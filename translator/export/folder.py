@@ -21,9 +21,11 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     if path.exists() and not (path / MARK).is_file():
         raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
     partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
-    for left in (partial, old):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    if old.exists() and not path.exists():  # a process was killed between two renames
+        old.rename(path)
     try:
+        for left in (partial, old):
+            shutil.rmtree(left, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
         mark = {"format": form, "run": run.resolve().name, "version": __version__}
@@ -31,6 +33,10 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
         if path.exists():
             path.rename(old)
         partial.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
     finally:
         for left in (partial, old):
             shutil.rmtree(left, ignore_errors=True)

@@ -85,7 +85,8 @@ def push(folder: Path, repository: str) -> str:
 def generation_config(decoding: Decoding) -> GenerationConfig:
     """Beam search as `decoding` says; the most tokens of an output are told with each call, by its sources."""
     # Not stopping early: open hypotheses that can still win go on, as in ours.
-    beams = {"length_penalty": decoding.length_penalty, "early_stopping": False} if decoding.search.beam_size > 1 else {}
+    stopping = "never" if decoding.search.keep_places else False
+    beams = {"length_penalty": decoding.length_penalty, "early_stopping": stopping} if decoding.search.beam_size > 1 else {}
     return GenerationConfig(
         num_beams=decoding.search.beam_size, **beams, max_new_tokens=decoding.positions - 1,
         suppress_tokens=[PAD_ID, UNK_ID, BOS_ID], **MARKERS)

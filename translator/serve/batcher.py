@@ -96,7 +96,8 @@ class Batcher(Generic[Kind, Unit]):
         """The answers to some units, to come, unless it is cancelled; Full where too many wait already."""
         order = _Order(kind, units, [self._size(unit) for unit in units])
         with self._changed:
-            if self._closed or self._count_waiting() >= self._most_waiting:
+            waiting = self._count_waiting()
+            if self._closed or (waiting and waiting + len(units) > self._most_waiting):  # a single order may be larger
                 raise Full
             self._orders.append(order)
             self._changed.notify()

@@ -15,6 +15,7 @@ from torch import Tensor
 from translator.checkpoint import RunFolder
 from translator.config import ServeConfig
 from translator.errors import UserError
+from translator.languages import tag_of
 from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
@@ -66,8 +67,10 @@ class Service:
         self.translators: dict[tuple[str, str], Translator] = {}
         for run in runs:
             translator = Translator(run, device=config.device, precision=config.precision)
-            translator.plan(Request("a"), self.search)  # what is wrong with search.terminology is told now
             for source, target in RunFolder(run).load_config().data.directions:
+                planned = translator.plan(_asked("a", translator, target), self.search)
+                if isinstance(planned, str):  # what is wrong with the search is told now
+                    raise UserError(f"run={run}: {planned}")
                 if (source, target) in self.translators:
                     raise UserError(f"run={run}: another run is for {source} to {target} too; name one of them")
                 self.translators[source, target] = translator
@@ -123,14 +126,12 @@ class Service:
 
     def _plan(self, kind: Kind, texts: list[str]) -> list[list[list[Unit]]]:
         """The sentences of each line of each text."""
-        translator, options = self._translator(kind), self.search
-        if translator.source_tokenizer.tags:
-            options = dataclasses.replace(options, language=kind.target)
+        translator = self._translator(kind)
         plans: list[list[list[Unit]]] = []
         for text in texts:
             plans.append([])
             for number, line in enumerate(text.split("\n"), 1):
-                plan = translator.plan(Request(line.removesuffix("\r")), options)
+                plan = translator.plan(_asked(line.removesuffix("\r"), translator, kind.target), self.search)
                 if isinstance(plan, str):
                     raise Unanswerable(f"line {number}: {plan}")
                 plans[-1].append(plan)
@@ -142,6 +143,11 @@ class Service:
         translations = translator.translate_units(units, dataclasses.replace(self.search, n_best=kind.n_best))
         explanations = explain(translator, units, translations, self.search) if kind.explained else [None] * len(units)
         return [Answer(*pair) for pair in zip(translations, explanations, strict=True)]
+
+
+def _asked(line: str, translator: Translator, target: str) -> Request:
+    """A line, told by a tag to which language, where the model has several."""
+    return Request((tag_of(target) if translator.source_tokenizer.tags else "") + line)
 
 
 def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int) -> list[str]:

@@ -73,7 +73,8 @@ def test_a_tag_is_one_piece(tmp_path, joint):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["data.source=en+en"], "data.source"), (["data.target=simple en+de"], "data.target"), (["data.source=en+", "data.target=de"], "data.source"),
+    (["data.source=en+en"], "data.source"), (["data.target=simple en+de"], "data.target"),
+    (["data.source=en+", "data.target=de"], "data.source"),
     (["data.source=de", "data.target=de"], "data.source"),
     (["data.source=en+de", "data.target=en+de", "data.path=null", "data.train=[a.en,a.de]"], "files of lines"),
 ])
@@ -137,14 +138,16 @@ def test_details_see_the_tag_too(several):
 
 def test_fine_tuning_keeps_to_the_languages_of_the_vocabulary(several, script, tmp_path):
     train = json_lines(tmp_path / "train.jsonl", ROWS)
-    options = ("data=files", f"data.train={train}", f"data.cache={tmp_path}", f"runs={tmp_path}", "name=next", f"init={several}")
-    assert_user_error(script("train", *options, "data.target=de"), "data.target=de", ">>de<<", "joined by +")
+    result = script(
+        "train", "data=files", f"data.train={train}", f"data.cache={tmp_path}", f"runs={tmp_path}", "name=next",
+        f"init={several}", "data.target=de")
+    assert_user_error(result, "data.target=de", ">>de<<", "joined by +")
 
 
 def test_nothing_but_refusals_is_no_evaluation(several, script, tmp_path):
-    for name in ("source", "reference"):
-        (tmp_path / name).write_text("She sees two houses.\n")
-    result = script("evaluate", f"run={several}", f"source_file={tmp_path / 'source'}", f"reference_file={tmp_path / 'reference'}")
+    file = tmp_path / "untagged"
+    file.write_text("She sees two houses.\n")
+    result = script("evaluate", f"run={several}", f"source_file={file}", f"reference_file={file}")
     assert_user_error(result, "no source could be translated", ">>de<<")
 
 

@@ -62,7 +62,8 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     metadata = ModelCardData(
         model_name=name, language=codes or None, license=licence, library_name=library, pipeline_tag="translation",
-        base_model=config.init if config.init and not Path(config.init).exists() else None, datasets=[hub_id] if hub_id else None, metrics=list(evaluation.get("scores", {})) or None,
+        base_model=config.init if config.init and not Path(config.init).exists() else None,
+        datasets=[hub_id] if hub_id else None, metrics=list(evaluation.get("scores", {})) or None,
         eval_results=_results(corpus, evaluation) or None)
     origin = f"Its weights began as those of `{config.init}`, whose licence holds. " if config.init else ""
     if trained:

@@ -40,8 +40,8 @@ def _of_run(folder: RunFolder, config: RunConfig) -> Pretrained:
     languages, own = (saved.data.source, saved.data.target), (config.data.source, config.data.target)
     if (saved.tokenizer.source_tag or saved.tokenizer.target_tag) and languages != own:
         raise UserError(
-            f"init={folder.path}: has the language tags of {' to '.join(languages)}, not of {' to '.join(own)}: import it again "
-            "from where it came")
+            f"init={folder.path}: has the language tags of {' to '.join(languages)}, not of {' to '.join(own)}: import it "
+            "again from where it came")
     dropout = {name: getattr(config.model, name) for name in ("dropout", "attention_dropout", "activation_dropout")}
     return Pretrained(
         str(folder.path), dataclasses.replace(saved.model, **dropout),

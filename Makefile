@@ -67,7 +67,7 @@ growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
 test: $(DEV) $(TATOEBA) ## Run the tests, on all cores
-	@$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 fuzz: $(DEV) ## Try a hundred thousand random inputs, and tell how many each property saw
 	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)

@@ -63,7 +63,7 @@ def test_a_prefix_and_phrases_hold_together(translator):
 
 def test_what_cannot_be_demanded_is_refused_by_line(translator, tokenizer):
     phrase = Request(SOURCES[0], required=("Haus",))
-    for changed in ({"groups": 2}, {"sampling": True}):
+    for changed in ({"groups": 2}, {"sampling": True}, {"keep_places": True}):
         refused, fine = translator.translate([phrase, SOURCES[0]], options(**changed))
         assert refused.refused.startswith("phrases can be required of plain beam search alone")
         assert fine.hypotheses

@@ -258,8 +258,8 @@ def test_an_upload_to_the_hub_is_found_there(trained_folder, tmp_path, script):
     copy = shutil.copytree(trained_folder, tmp_path / "tiny")
     with running_hub() as hub:
         environment = {
-            "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0",
-            "PYTHONPATH": str(ROOT)}
+            "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token, "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
         options = [f"run={copy}", "format=huggingface", "push=someone/model"]
         result = script("export", *options, **environment)
         assert result.returncode == 0, result.stderr.decode()

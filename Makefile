@@ -2,33 +2,58 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+DEV := .venv/ready-dev
 TATOEBA := data/tatoeba/README.md
 # Taken to the letter: make would otherwise read a dollar sign in them as its own.
 export TRANSLATE_TEXT := $(value TEXT)
+export TRANSLATE_TARGET := $(value TARGET)
 ARGS ?=
 PROCS ?= 1
 KILLS ?= 50
+# The run folder to work on; without it, the newest.
+RUN ?=
+RUN_OPTION := $(if $(RUN),'run=$(RUN)')
+# The program to export for: ctranslate2 or huggingface.
+FORMAT ?= ctranslate2
+# The model to import: a folder or a hub id, whose last part names the run.
+FROM ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train evaluate translate board bench growth data test fuzz torture lint setup clean
+.PHONY: help train import evaluate translate export serve report plot-attention board bench growth data test fuzz torture lint \
+	setup clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-train: $(READY) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
+train: $(READY) $(if $(findstring init=,$(ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
 
+import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
+	@$(BIN)/python scripts/import.py 'init=$(FROM)' 'name=$(notdir $(patsubst %/,%,$(FROM)))' $(ARGS)
+
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
-	@$(BIN)/python scripts/evaluate.py $(ARGS)
+	@$(BIN)/python scripts/evaluate.py $(RUN_OPTION) $(ARGS)
 
 translate: $(READY) ## Translate TEXT="...", or the lines of stdin
 ifdef TEXT
-	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(ARGS)
+	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 else
-	@$(BIN)/python scripts/translate.py $(ARGS)
+	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
 endif
+
+export: $(if $(filter ctranslate2 huggingface,$(FORMAT)),.venv/ready-$(FORMAT),$(READY)) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
+	@$(BIN)/python scripts/export.py $(RUN_OPTION) 'format=$(FORMAT)' $(ARGS)
+
+serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/
+	@$(BIN)/python scripts/serve.py $(RUN_OPTION) $(ARGS)
+
+report: $(READY) ## Write a page about a trained model, to send or print: ARGS="against=OTHER_RUN" compares two
+	@$(BIN)/python scripts/report.py $(RUN_OPTION) $(ARGS)
+
+plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="...", translated as TARGET="..." or by itself
+	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION) $(ARGS)
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(ARGS)
@@ -41,16 +66,16 @@ growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
-test: $(READY) $(TATOEBA) ## Run the tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(DEV) $(TATOEBA) ## Run the tests, on all cores
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
-fuzz: $(READY) ## Try a hundred thousand random inputs, and tell how many each property saw
+fuzz: $(DEV) ## Try a hundred thousand random inputs, and tell how many each property saw
 	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
 
-torture: $(READY) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
+torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -s -m torture $(ARGS)
 
-lint: $(READY) ## Check style (ruff) and types (mypy)
+lint: $(DEV) ## Check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
@@ -66,7 +91,12 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -qq --upgrade --constraint constraints.txt pip setuptools
 	$(BIN)/pip install -qq --constraint constraints.txt torch
-	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install -qq --constraint constraints.txt --editable .
+	@touch $@
+
+# What one of pyproject.toml's extras needs besides.
+.venv/ready-%: $(READY)
+	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 $(TATOEBA): | $(READY)

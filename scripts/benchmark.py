@@ -13,7 +13,14 @@ from pathlib import Path
 import torch
 from hydra import compose, initialize_config_dir
 
-from translator.benchmark import compare, describe_machine, load_report, measure_decoding, measure_training
+from translator.benchmark import (
+    compare,
+    decoding_table,
+    describe_machine,
+    load_report,
+    measure_decoding,
+    measure_training,
+)
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder
 from translator.config import RunConfig
@@ -34,7 +41,9 @@ def main() -> None:
     parser.add_argument("--updates", type=positive, default=20, help="updates in a stretch that is timed (20)")
     parser.add_argument("--repeats", type=positive, default=5, help="stretches, whose medians are given (5)")
     parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split instead")
-    parser.add_argument("--decode-in", choices=["fp32", "bf16", "int8"], default="fp32", help="precision of decoding (fp32)")
+    parser.add_argument(
+        "--decode-in", action="append", choices=["fp32", "bf16", "int8"],
+        help="precision of decoding; may be given again (fp32, bf16 and, on a CPU, int8)")
     parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
     parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
     parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
@@ -52,7 +61,7 @@ def main() -> None:
     precision = resolve_precision(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
     if options.run:
-        report |= {"decoding_precision": options.decode_in, "workers": options.workers, "decoding": decode(device, options)}
+        report |= {"workers": options.workers, "decoding": decode(device, options)}
     else:
         report["training"] = train(config, device, precision, options)
     text = json.dumps(report, indent=2)
@@ -72,13 +81,19 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
 
 
 def decode(device: torch.device, options: argparse.Namespace) -> dict[str, object]:
-    """The figures of translating the first test sentences of a trained run."""
+    """The figures of translating the first test sentences of a trained run, by precision."""
     config = RunFolder(options.run).load_config()
-    job = Job((str(options.run),), device.type, options.decode_in, config.search, details=False)
-    job.load()  # a run that cannot be read is told before its data are
+    precisions = options.decode_in or ["fp32", "bf16", *(["int8"] if device.type == "cpu" else [])]
+    jobs = {name: Job((str(options.run),), device.type, name, config.search, details=False) for name in precisions}
+    jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
     sources = list(load_split(config.data, "test")["source"])[: options.sentences]
     say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
-    return measure_decoding(job, sources, repeats=options.repeats, workers=options.workers)
+    by_precision: dict[str, object] = {}
+    for name, job in jobs.items():
+        by_precision[name] = figures = measure_decoding(job, sources, repeats=options.repeats, workers=options.workers)
+        for line in decoding_table(name, figures):
+            say(line)
+    return by_precision
 
 
 def positive(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -11,12 +12,14 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, newest_run
-from translator.config import EvaluateConfig
+from translator.cleaning import Counts, with_text
+from translator.config import DataConfig, EvaluateConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
-from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
-from translator.sources import read_lines
+from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate, require_same_languages
+from translator.languages import tag_of
+from translator.sources import read, read_lines
 from translator.translate import Translator
 
 
@@ -46,7 +49,11 @@ def main(composed: DictConfig) -> None:
 def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:
     """Its name, sources and references: the files named, or a split of the run's own data."""
     if config.source_file is None or config.reference_file is None:
-        split = load_split(RunFolder(run).load_config().data, config.split)
+        data = RunFolder(run).load_config().data
+        if config.source is not None and config.target is not None:
+            name = f"{config.split}-{config.source}-{config.target}"
+            return name, *one_direction(data, config.split, config.source, config.target)
+        split = load_split(data, config.split)
         return config.split, list(split["source"]), list(split["target"])
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
@@ -55,10 +62,17 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
     return Path(config.source_file).name.removesuffix(".gz"), sources, references
 
 
-def require_same_languages(first: Path, second: Path) -> None:
-    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
-    if (a.source, a.target) != (b.source, b.target):
-        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
+def one_direction(data: DataConfig, split: str, source: str, target: str) -> tuple[list[str], list[str]]:
+    """Sources and references of one direction of a model of several languages."""
+    if (source, target) not in data.directions:
+        there = ", ".join(" to ".join(direction) for direction in data.directions)
+        raise UserError(f"source={source} target={target}: the model translates {there}")
+    rows = read(dataclasses.replace(data, source=source, target=target), split)
+    if rows is None:
+        raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
+    pairs = list(with_text(rows, Counts()))
+    tag = tag_of(target) if data.tags else ""
+    return [tag + source for source, _ in pairs], [target for _, target in pairs]
 
 
 if __name__ == "__main__":

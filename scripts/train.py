@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import hydra
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
+from translator.building import by_dotted_name, from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig
@@ -25,8 +26,10 @@ from translator.evaluate import evaluate
 from translator.interruption import Interrupted
 from translator.lock import sole_user
 from translator.model import Transformer
+from translator.pretrained import Pretrained, adopt, load_pretrained
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
+from translator.tokenizer import Tokenizer
 from translator.tracking import say
 from translator.trainer import Trainer, new_model
 from translator.translate import Translator
@@ -34,41 +37,54 @@ from translator.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
-    "name", "runs", "device", "search", "train.max_epochs", "train.max_updates", "train.max_minutes", "train.patience",
-    "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
+    "name", "runs", "device", "search", "data.workers", "train.max_epochs", "train.max_updates", "train.max_minutes",
+    "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
 def main(composed: DictConfig) -> None:
     with one_line_errors():  # no decorator: launchers of Hydra's pickle this function
         config = from_hydra(RunConfig, composed)
+        named = [override.split("=")[0] for override in HydraConfig.get().overrides.task]
         tune_cpu()
         folder = RunFolder(Path(config.runs) / config.name)
         with (
             together(config.device, minutes=config.train.timeout_minutes),
             sole_user(folder.path) if first() else nullcontext(),
         ):
-            begin(config, folder)
+            begin(config, folder, named)
 
 
-def begin(config: RunConfig, folder: RunFolder) -> None:
-    """Prepare what a training takes, and train."""
+def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
+    """Prepare what a training takes, and train. `named`: the options given on the command line."""
     device = resolve_device(config.device)
+    pretrained = None
+    if config.init is not None:  # once begun, a run has all it needs in its own folder
+        pretrained = load_pretrained(str(folder.path) if folder.config_file.is_file() else config.init, config)
+        config = adopt(config, pretrained, named)
+        say(f"start      the model and the vocabulary of {pretrained.source}")
     config = decide(lambda: settle(config, folder, device))
     fetch_default(config.data.path)
+    tokenizers = None if pretrained is None else pretrained.tokenizers
     if config.train.batch_tokens == "auto":
-        config = with_fitting_batches(config, device)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+        config = with_fitting_batches(config, device, tokenizers)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens, tokenizers=tokenizers)
     say(describe(corpus.report))
-    train(config, folder, corpus, device)
+    train(config, folder, corpus, device, pretrained)
 
 
-def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device) -> None:
+def train(
+    config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device, pretrained: Pretrained | None
+) -> None:
     """Train in the folder to the end, or as far as signals let, and tell the outcome."""
     if size() > config.train.batches_of_update:
         say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
-    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
-    model = new_model(config, corpus).to(device)
+    weights = None if pretrained is None else pretrained.weights
+    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report, weights))
+    model = new_model(config, corpus)
+    if weights is not None:
+        load_into(model, weights, folder.model_file)
+    model = model.to(device)
     precision = resolve_precision(config.precision, device)
     translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
     greedy = config.search.plain(config.train.validation_beam)
@@ -85,9 +101,11 @@ def train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.de
         report(outcome, translator, corpus, config, folder)
 
 
-def with_fitting_batches(config: RunConfig, device: torch.device) -> RunConfig:
+def with_fitting_batches(
+    config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None
+) -> RunConfig:
     """The options with the number of tokens a batch that train.batch_tokens=auto comes to."""
-    corpus = prepare(config.data, config.tokenizer, max_tokens=MOST)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=MOST, tokenizers=tokenizers)
     model = new_model(config, corpus).to(device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
     say(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
@@ -109,21 +127,13 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
     if train.accumulation is None:
         train = dataclasses.replace(train, accumulation=saved.train.accumulation)
     config = dataclasses.replace(config, train=train)
-    before, now = flatten(dataclasses.asdict(saved)), flatten(dataclasses.asdict(config))
+    before, now = by_dotted_name(saved), by_dotted_name(config)
     for option in now:
         if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:
             raise UserError(
                 f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}; "
                 "choose another name=, or give the option its old value to go on")
     return config
-
-
-def flatten(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted name."""
-    flat: dict[str, Any] = {}
-    for key, value in options.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def say_plan(
@@ -162,7 +172,7 @@ def report(
             zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True))[:SAMPLE_TRANSLATIONS]:
         say(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
     run = folder.path
-    say(f"\nNext:\n  make translate TEXT=\"...\" ARGS=\"run={run}\"\n  make evaluate ARGS=\"run={run}\"\n"
+    say(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n"
         f"  make board")
 
 

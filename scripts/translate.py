@@ -127,7 +127,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
                 for line, (source, target), told in zip(lines, texts, details, strict=True):
                     number += 1
                     bad = "not UTF-8; not scored" if source is None or target is None else ""
-                    trouble = line.trouble or bad or ("" if told else "too long; not scored")
+                    trouble = line.trouble or bad or ("" if told else "too long, or in no language of the model; not scored")
                     if trouble:
                         refusals += 1
                         print(f"line {number}: {trouble}", file=sys.stderr)
@@ -160,10 +160,11 @@ def prompted() -> Iterator[list[bytes]]:
 
 
 def progress(config: TranslateConfig) -> tqdm:
-    """A bar on a terminal's stderr, with the time left where the input's size is known."""
+    """A bar on a terminal's stderr, with the time left where the input's size is known; none among translations."""
     plain = config.input is not None and not config.input.endswith(".gz") and Path(config.input).is_file()
     size = Path(config.input).stat().st_size if plain and config.input else None
-    hidden = None if config.input is not None else True  # None: where stderr is no terminal
+    among_translations = config.output is None and sys.stdout.isatty()
+    hidden = True if config.input is None or among_translations else None  # None: where stderr is no terminal
     return tqdm(total=size, unit="B", unit_scale=True, disable=hidden, file=sys.stderr, desc="translating")
 
 

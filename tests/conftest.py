@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +18,10 @@ from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
 from translator.batching import collate
-from translator.building import build, from_hydra
+from translator.building import build, from_hydra, to_yaml
 from translator.checkpoint import RunFolder, save_tensors, weights_of
-from translator.config import ModelConfig, RunConfig, SearchConfig, TokenizerConfig
+from translator.cleaning import Counts, HeldOut, clean
+from translator.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
 
@@ -80,10 +83,16 @@ def run_config(*overrides: str) -> RunConfig:
     return from_hydra(RunConfig, composed("train", "name=test", *overrides))
 
 
-def random_model(config: ModelConfig | None = None, *, vocab: int = 40, seed: int = 0) -> Transformer:
-    """A random model in eval mode, with every zero-initialised bias made random: a test must see it."""
+def random_model(
+    config: ModelConfig | None = None, *, vocab: int | tuple[int, int] = 40, seed: int = 0
+) -> Transformer:
+    """A random model in eval mode, with every zero-initialised bias made random: a test must see it.
+
+    `vocab`: that of both sides, or the source's and the target's.
+    """
     torch.manual_seed(seed)
-    model = Transformer(config or model_config(), vocab, vocab).eval()
+    sizes = vocab if isinstance(vocab, tuple) else (vocab, vocab)
+    model = Transformer(config or model_config(), *sizes).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if not parameter.any():
@@ -126,6 +135,18 @@ def trained_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenize
     return path
 
 
+@pytest.fixture(scope="session")
+def reverse_folder(trained_folder, tmp_path_factory) -> Path:
+    """A run that says it translates from German to English."""
+    path = tmp_path_factory.mktemp("reverse") / "tiny"
+    shutil.copytree(trained_folder, path)
+    folder = RunFolder(path)
+    config = folder.load_config()
+    data = dataclasses.replace(config.data, source="de", target="en")
+    folder.config_file.write_text(to_yaml(dataclasses.replace(config, data=data)))
+    return path
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _heeding_ctrl_c() -> None:
     """Shells start background jobs with SIGINT ignored; the scripts under test would inherit that and not stop."""
@@ -147,6 +168,11 @@ def script() -> Script:
             timeout=timeout, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment)
 
     return run
+
+
+def cleaned(rows: Any, config: DataConfig, held_out: HeldOut, counts: Counts) -> list[tuple[str, str]]:
+    """The pairs that `clean` leaves."""
+    return [(row["source"], row["target"]) for table in clean(rows, config, held_out, counts) for row in table.to_pylist()]
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:

@@ -1,7 +1,11 @@
-"""A loopback server that speaks as much of the Hugging Face Hub's HTTP API as its unmodified client uses to load a dataset."""
+"""A loopback server that speaks as much of the Hugging Face Hub's HTTP API as its unmodified client uses.
+
+That is to load datasets and models, and to upload a model.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -10,16 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 API = re.compile(
-    r"/api/datasets/(?P<repository>[^/]+/[^/]+)(/(?P<what>revision|tree|paths-info)/(?P<revision>[^/]+)/?(?P<path>.*))?")
-FILE = re.compile(r"/datasets/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+    r"/api/(datasets|models)/(?P<repository>[^/]+/[^/]+)"
+    r"(/(?P<what>revision|tree|paths-info|preupload|commit)/(?P<revision>[^/]+)/?(?P<path>.*))?")
+FILE = re.compile(r"(/datasets)?/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+LARGE = re.compile(r"/(?P<repository>[^/]+/[^/]+)\.git/info/lfs/objects/batch|/large/(?P<oid>[0-9a-f]+)")
 
 
 @dataclass
 class Repository:
-    """A dataset's files by revision, and what is wrong with it."""
+    """A dataset's or a model's files by revision, and what is wrong with it."""
 
     revisions: dict[str, dict[str, bytes]]
     refusal: tuple[int, dict[str, str]] | None = None  # a status and headers in place of any answer
@@ -35,13 +42,18 @@ class Repository:
 
 
 class Hub(ThreadingHTTPServer):
-    """The server; `repositories` by id may be changed while it runs, and `requests` holds what was asked for."""
+    """The server; `repositories` by id may be changed while it runs, and `requests` holds what was asked for.
+
+    Who uploads must bring `token`.
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.repositories: dict[str, Repository] = {}
+        self.token = "hf_test"
+        self.large: dict[str, bytes] = {}  # files uploaded on the side, by their SHA-256
         self.requests: list[str] = []
         self.lock = threading.Lock()
 
@@ -80,12 +92,17 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.answer()
 
+    def do_PUT(self) -> None:
+        self.answer()
+
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         url = urlsplit(self.path)
         with self.server.lock:
             self.server.requests.append(f"{self.command} {self.path}")
         found = API.fullmatch(url.path) or FILE.fullmatch(url.path)
+        if self.command != "GET" and self.answer_upload(url.path, found, body):
+            return
         if url.netloc or not found:  # asked as a proxy: the dataset viewer, which is another host
             self.reply(404)
         elif (repository := self.server.repositories.get(found["repository"])) is None:
@@ -99,6 +116,50 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send_listing(*commit, found, json.loads(body)["paths"] if body else [])
 
+    def answer_upload(self, path: str, found: re.Match[str] | None, body: bytes) -> bool:
+        """Answer what only an upload asks for; whether it was that."""
+        what = found and found.re is API and found["what"]
+        large = LARGE.fullmatch(path)
+        if path not in ("/api/repos/create", "/api/validate-yaml") and what not in ("preupload", "commit") and not large:
+            return False
+        if large and large["oid"]:
+            self.server.large[large["oid"]] = body
+            self.reply(200)
+        elif self.headers.get("Authorization") != f"Bearer {self.server.token}":
+            self.reply(401, json.dumps({"error": "Invalid username or password."}).encode())
+        elif path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            self.server.repositories.setdefault(name, Repository({"main": {}}))
+            self.send_json({"url": f"{self.server.url}/{name}", "id": name})
+        elif large:
+            self.send_json({"transfer": "basic", "objects": [
+                {"oid": o["oid"], "size": o["size"], "actions": {"upload": {"href": f"{self.server.url}/large/{o['oid']}"}}}
+                for o in json.loads(body)["objects"]]})
+        elif what == "preupload":
+            self.send_json({"files": [
+                {"path": file["path"], "uploadMode": "lfs" if file["path"].endswith((".safetensors", ".model")) else "regular",
+                 "shouldIgnore": False} for file in json.loads(body)["files"]]})
+        elif what == "commit":
+            assert found
+            self.commit(found["repository"], [json.loads(line) for line in body.splitlines()])
+        else:
+            self.send_json({"warnings": [], "errors": []})
+        return True
+
+    def commit(self, name: str, operations: list[dict[str, Any]]) -> None:
+        files = self.server.repositories[name].revisions["main"]
+        for operation in operations:
+            value = operation["value"]
+            if operation["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif operation["key"] == "lfsFile":
+                files[value["path"]] = self.server.large[value["oid"]]
+        self.send_json({"success": True, "commitOid": "0" * 40, "commitUrl": f"{self.server.url}/{name}/commit/{'0' * 40}"})
+
+    def send_json(self, value: object) -> None:
+        self.reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
     def send_listing(self, sha: str, files: dict[str, bytes], asked: re.Match[str], paths: list[str]) -> None:
         if asked["what"] == "tree":
             listing: object = tree(files, unquote(asked["path"]), recursive="recursive=true" in self.path.lower())
@@ -111,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
         if listing is None:
             self.refuse("EntryNotFound")
         else:
-            self.reply(200, json.dumps(listing).encode(), {"Content-Type": "application/json"})
+            self.send_json(listing)
 
     def send_file(self, repository: Repository, sha: str, files: dict[str, bytes], path: str) -> None:
         if path not in files:

@@ -223,6 +223,8 @@ def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> N
             count = int(torch.randint(1, 5, ()))
             parents = torch.randint(0, tokens.size(1), (len(tokens), count))
             past.reorder(parents)
+            if (entries := past.drop_unseen()) is not None:
+                cache.keep(entries)
             tokens = tokens.gather(1, parents[:, :, None, None].expand(-1, -1, t, D))
         if t == steps // 2:
             keep = torch.tensor([2, 0])
@@ -244,6 +246,17 @@ def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(options
         nn.init.normal_(attention.relative.bias.weight)
     with torch.inference_mode():
         decode_with_random_ancestors(attention, 40)  # a cache has to grow for so many, and the fused path takes over
+
+
+def test_room_grows_with_the_length_of_hypotheses_not_with_their_number():
+    past, length = Past(torch.device("cpu")), 200
+    for step in range(length + 1):
+        past.reorder(torch.zeros(2, 5, dtype=torch.long))  # all go on from the first
+        past.drop_unseen()
+        if step < length:
+            past.append(5)
+    assert past.mask.sum(dim=-1).unique().tolist() == [length]
+    assert past.room < 2 * length
 
 
 def test_dropout_acts_in_training_alone():

@@ -65,12 +65,15 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert set(PHASES) <= names
 
     result = script(
-        "benchmark", f"--run={tmp_path}/two", "--sentences=2", "--repeats=1", "--decode-in=int8", f"--output={tmp_path}/d.json")
+        "benchmark", f"--run={tmp_path}/two", "device=cpu", "--sentences=2", "--repeats=1", f"--output={tmp_path}/d.json")
     assert result.returncode == 0, result.stderr.decode()
-    decoding = json.loads((tmp_path / "d.json").read_text())
-    assert decoding["decoding_precision"] == "int8"
-    assert set(decoding["decoding"]) == {f"beam_{beam}_batch_{batch or 'file'}" for beam, batch in DECODING}
-    assert all(row["sentences_per_second"] > 0 for row in decoding["decoding"].values())
+    decoding = json.loads((tmp_path / "d.json").read_text())["decoding"]
+    assert set(decoding) == {"fp32", "bf16", "int8"}
+    for precision, figures in decoding.items():
+        assert set(figures) == {f"beam_{beam}_batch_{batch or 'file'}" for beam, batch in DECODING}
+        assert all(row["sentences_per_second"] > 0 for row in figures.values())
+        told = [line for line in result.stderr.decode().splitlines() if line.startswith(precision) and "tokens/s" in line]
+        assert len(told) == len(DECODING)
 
     compared = script("benchmark", "--compare", str(report), str(report))
     assert compared.returncode == 0

@@ -13,8 +13,12 @@ from translator.building import build, from_hydra, read_yaml, to_yaml
 from translator.checkpoint import RunFolder
 from translator.config import (
     EvaluateConfig,
+    ExportConfig,
     ModelConfig,
+    PlotAttentionConfig,
+    ReportConfig,
     RunConfig,
+    ServeConfig,
     TranslateConfig,
 )
 from translator.errors import UserError
@@ -41,6 +45,11 @@ def test_every_experiment_composes_and_tells_what_it_measured(path):
 def test_the_other_scripts_compose():
     assert from_hydra(EvaluateConfig, composed("evaluate")).split == "test"
     assert from_hydra(TranslateConfig, composed("translate", "search=greedy")).search.beam_size == 1
+    assert from_hydra(ReportConfig, composed("report")).examples == 5
+    assert from_hydra(PlotAttentionConfig, composed("plot_attention", "text=a")).target == ""
+    with pytest.raises(UserError, match="examples must be at least 0"):
+        from_hydra(ReportConfig, composed("report", "examples=-1"))
+    assert from_hydra(ServeConfig, composed("serve")).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -121,7 +130,9 @@ def test_a_configuration_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    ("file", "config"), [("train", RunConfig), ("evaluate", EvaluateConfig), ("translate", TranslateConfig)])
+    ("file", "config"), [
+        ("train", RunConfig), ("evaluate", EvaluateConfig), ("translate", TranslateConfig), ("serve", ServeConfig),
+        ("export", ExportConfig), ("report", ReportConfig), ("plot_attention", PlotAttentionConfig)])
 def test_every_option_of_a_script_stands_below_a_comment(file, config):
     lines = (CONF / f"{file}.yaml").read_text().splitlines()
     own = [name for name, hint in get_type_hints(config).items() if not dataclasses.is_dataclass(hint)]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import gzip
 import json
 import os
 import pty
+import random
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,14 +25,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
-from translator.alignment import align_words
+from translator.alignment import WORD_START, align_words
+from translator.batching import collate
 from translator.checkpoint import RunFolder, save_tensors, weights_of
 from translator.errors import UserError
 from translator.mbr import by_expected_score
 from translator.metrics import sentence_score
+from translator.search.forced import rate
 from translator.sentences import split_sentences
 from translator.terminology import Terminology, whole_words
-from translator.tokenizer import UNK_ID, train_tokenizer
+from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, train_tokenizer
 from translator.translate import Request, Translator
 
 SOURCES = [source for source, _ in PAIRS[:12]]
@@ -56,7 +63,7 @@ def test_a_prefix_and_phrases_hold_together(translator):
 
 def test_what_cannot_be_demanded_is_refused_by_line(translator, tokenizer):
     phrase = Request(SOURCES[0], required=("Haus",))
-    for changed in ({"groups": 2}, {"sampling": True}):
+    for changed in ({"groups": 2}, {"sampling": True}, {"keep_places": True}):
         refused, fine = translator.translate([phrase, SOURCES[0]], options(**changed))
         assert refused.refused.startswith("phrases can be required of plain beam search alone")
         assert fine.hypotheses
@@ -183,6 +190,31 @@ def test_words_are_aligned_by_the_attention_of_all_their_pieces():
     attention = torch.tensor([[0.4, 0.3, 0.3, 0.0], [0.4, 0.0, 0.1, 0.5], [0.1, 0.4, 0.4, 0.1], [0.0, 0.0, 0.0, 1.0]])
     assert align_words(attention, ["▁a", "▁b", "b"], ["▁x", "x", "▁y"]) == [(0, 0), (1, 1)]
     assert align_words(attention, [], ["▁x"]) == []
+
+
+def test_attention_finds_the_words_that_an_output_can_only_have_from_there():
+    """Random words, each rendered by another, in reverse: nothing else tells a model which comes next."""
+    model = random_model(model_config(encoder_layers=1, decoder_layers=1)).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    chance = random.Random(0)
+
+    def pairs(count: int) -> tuple[list[list[int]], list[list[int]]]:
+        words = [chance.sample(range(4, 39), chance.randint(3, 7)) for _ in range(count)]
+        return [[*ids, EOS_ID] for ids in words], [[*((i + 2) % 35 + 4 for i in reversed(ids)), EOS_ID] for ids in words]
+
+    for _ in range(450):
+        batch = collate(*pairs(64))
+        optimizer.zero_grad()
+        logits = model(batch.source, batch.target_in)
+        torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.target_out, ignore_index=PAD_ID).backward()
+        optimizer.step()
+    sources, outputs = pairs(100)
+    right = total = 0
+    for source, rating in zip(sources, rate([model.eval()], sources, outputs, torch.device("cpu")), strict=True):
+        words = [f"{WORD_START}{i}" for i in source[:-1]]
+        right += sum(i + j == len(words) - 1 for i, j in align_words(rating.attention, words, words))
+        total += len(words)
+    assert right / total > 0.9
 
 
 def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):
@@ -365,3 +397,32 @@ def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):
     os.write(parent, b"\x04")
     assert process.wait(timeout=60) == 0
     os.close(parent)
+
+
+@pytest.mark.parametrize("terminal", ["stderr", "both", "neither"])
+def test_a_file_has_a_progress_bar_on_a_terminal_apart_from_its_translations(trained_folder, translator, tmp_path, terminal):
+    (tmp_path / "in.txt").write_text("\n".join(SOURCES[:4]) + "\n", encoding="utf-8")
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "scripts/translate.py", f"run={trained_folder}", "device=cpu", f"input={tmp_path / 'in.txt'}",
+         *SHORT], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=child if terminal == "both" else subprocess.PIPE, stderr=subprocess.PIPE if terminal == "neither" else child)
+    os.close(child)
+    piped, errors = process.communicate(timeout=120)
+    shown = ""
+    with suppress(OSError):  # how a pseudo-terminal ends
+        while data := os.read(parent, 4096):
+            shown += data.decode(errors="replace")
+    os.close(parent)
+    assert process.returncode == 0
+    short = search_config(max_length=8, beam_size=2, max_source_tokens=1024)
+    expected = translator(SOURCES[:4], short)
+    if terminal == "both":
+        assert [line for line in shown.splitlines() if "longest length" not in line] == expected
+        return
+    assert piped.decode().splitlines() == expected
+    if terminal == "stderr":
+        assert re.search(r"translating: 100%.*\[\d\d:\d\d<\d\d:\d\d", shown)
+    else:
+        assert b"translating" not in errors

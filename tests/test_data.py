@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tests.conftest import PAIRS, ROOT, SHARED_DATASETS, run_config, tokenizer_config, write_pairs
 from translator import data
 from translator.building import build
-from translator.cleaning import EXAMPLES, sentence_key
+from translator.cleaning import EXAMPLES, same_sentence
 from translator.config import DataConfig
 from translator.data import Corpus, describe, load_split, prepare
 from translator.errors import UserError
@@ -274,7 +274,7 @@ def test_every_row_is_kept_or_counted_and_no_sentence_crosses(tmp_path_factory, 
         assert kept[split] == [(s, t) for s, t in rows[split] if (s or "").strip() and (t or "").strip()]
     assert len(kept["train"]) <= (limit or len(rows["train"]))
     for side in (0, 1):
-        sentences = {split: {sentence_key(pair[side]) for pair in kept[split]} for split in SPLITS}
+        sentences = {split: {same_sentence(pair[side]) for pair in kept[split]} for split in SPLITS}
         assert not sentences["train"] & (sentences["validation"] | sentences["test"])
         if len(given_splits) < 2:
             assert not sentences["validation"] & sentences["test"]

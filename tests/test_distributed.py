@@ -23,7 +23,7 @@ from tests.test_trainer import metrics, options, rows
 from translator.checkpoint import RunFolder, load_tensors
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.distributed import decide, gather, share, together, totals
+from translator.distributed import decide, first, gather, shard, share, together, totals, wholes
 from translator.errors import UserError
 from translator.interruption import Interrupted
 from translator.tokenizer import Tokenizer
@@ -123,6 +123,18 @@ def train_until(config: RunConfig, folder: Path, tokenizer: Tokenizer, updates: 
     Trainer._update = told  # type: ignore[method-assign]
     with suppress(Interrupted):
         train(config, folder, tokenizer)
+
+
+def keep_wholes() -> None:
+    torch.manual_seed(1)
+    module = torch.nn.Linear(4, 3)
+    expected = {name: weight.detach().clone() for name, weight in module.named_parameters()}
+    kept = wholes(dict(shard(module, []).named_parameters()) | {"count": torch.ones(())})
+    assert all(torch.equal(kept[name], expected[name]) for name in expected) if first() else list(kept) == ["count"]
+
+
+def test_of_shards_the_first_process_alone_keeps_what_they_make_together():
+    assert processes(2, keep_wholes) == [0, 0]
 
 
 def agree() -> None:

@@ -25,11 +25,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, random_model, run_config, tokenizer_config
+from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_config
 from translator.batching import Batch, BatchSource, plan_batches
 from translator.building import build, read_yaml, to_yaml
 from translator.checkpoint import RunFolder, Weights, weights_of
-from translator.cleaning import Counts, HeldOut, clean, cut, with_text
+from translator.cleaning import Counts, HeldOut, cut, with_text
 from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
 from translator.lines import answer, as_json, notices, parse, read_lines
@@ -120,11 +120,11 @@ CELLS = CELL | VALUE | st.binary(max_size=8)
     limit=st.none() | st.integers(1, 4), max_characters=st.integers(1, 40), max_ratio=st.floats(1, 4))
 def test_every_row_is_kept_by_the_rules_or_counted(rows, held, limit, max_characters, max_ratio):
     config = data_config(limit=limit, max_characters=max_characters, max_ratio=max_ratio)
-    held_out, counts, held_counts = HeldOut(), Counts(), Counts()
+    held_out, counts, held_counts = HeldOut(config), Counts(), Counts()
     held_pairs = list(with_text(Rows(held), held_counts))
     assert held_counts.read == len(held) == len(held_pairs) + held_counts.dropped.total()
     held_out.add(held_pairs)
-    kept = list(clean(Rows(rows), config, held_out, counts))
+    kept = cleaned(Rows(rows), config, held_out, counts)
     assert counts.read == len(rows) == len(kept) + counts.dropped.total()
     assert counts.kept == len(kept) == len(set(kept))
     assert limit is None or len(kept) <= limit
@@ -144,19 +144,20 @@ def test_every_row_is_kept_by_the_rules_or_counted(rows, held, limit, max_charac
 @given(rows=st.lists(st.tuples(CELL, CELL), max_size=40), holdout=st.integers(1, 4), shuffled=st.randoms())
 def test_what_is_cut_from_train_is_not_in_train(rows, holdout, shuffled):
     rows = rows + [(f"Sentence number {i}.", f"Satz Nummer {i}.") for i in range(30)]
-    config, held_out, counts = data_config(holdout=holdout), HeldOut(), Counts()
+    config, counts = data_config(holdout=holdout), Counts()
+    held_out = HeldOut(config)
     splits = []
     for split in ("test", "validation"):
         splits.append(cut(Rows(rows), config, held_out, split, Counts()))
         held_out.add_cut(splits[-1])
-    kept = list(clean(Rows(rows), config, held_out, counts))
+    kept = cleaned(Rows(rows), config, held_out, counts)
     assert counts.read + sum(map(len, splits)) == len(rows)
     assert counts.read == len(kept) + counts.dropped.total()
     for one, other in ((kept, splits[0]), (kept, splits[1]), (splits[0], splits[1])):
         for side in (0, 1):
             assert not {like(pair[side]) for pair in one} & {like(pair[side]) for pair in other}
     shuffled.shuffle(rows)
-    assert cut(Rows(rows), config, HeldOut(), "test", Counts()) == splits[0]
+    assert cut(Rows(rows), config, HeldOut(config), "test", Counts()) == splits[0]
 
 
 # Files
@@ -197,7 +198,7 @@ def assert_rows_or_user_error(config: DataConfig) -> None:
     assert isinstance(rows, datasets.Dataset)
     assert rows.column_names == ["source", "target"]
     counts = Counts()
-    for pair in clean(rows, config, HeldOut(), counts):
+    for pair in cleaned(rows, config, HeldOut(config), counts):
         "".join(pair).encode()
     assert counts.read == len(rows) > 0
     json.dumps(counts.to_json(), ensure_ascii=False).encode()

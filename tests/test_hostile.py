@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.conftest import PAIRS, ROOT, assert_user_error, write_pairs
+from tests.conftest import PAIRS, ROOT, assert_user_error, cleaned, write_pairs
 from tests.test_fuzz import STATE, data_config
 from translator import checkpoint
 from translator.checkpoint import RunFolder, load_tensors, save_tensors
-from translator.cleaning import Counts, HeldOut, clean
+from translator.cleaning import Counts, HeldOut
 from translator.errors import UserError
 from translator.sources import read
 from translator.tokenizer import Tokenizer
@@ -396,7 +396,7 @@ def rows(folder: Path, **options: Any) -> list[tuple[str, str]]:
     config = data_config(**{"path": str(folder), "train": "train", "cache": str(folder)} | options)
     found = read(config, "train")
     assert found is not None
-    return list(clean(found, config, HeldOut(), Counts()))
+    return cleaned(found, config, HeldOut(config), Counts())
 
 
 def test_scripts_in_a_data_folder_are_not_run(data, mark):

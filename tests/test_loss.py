@@ -108,3 +108,17 @@ def test_without_gradients_it_computes_none():
         got = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
     assert not got[0].requires_grad
     torch.testing.assert_close(torch.stack(got), torch.stack(expected).detach())
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
+def test_a_bias_is_a_weight_of_a_hidden_one(smoothing, r_drop):
+    hidden, weight, targets = example(tokens=26)
+    bias = torch.randn(len(weight), requires_grad=True)
+    options = {"smoothing": smoothing, "r_drop": r_drop}
+    loss, nll = projected_cross_entropy(hidden, weight, targets[:13], bias=bias, **options)
+    ours = torch.autograd.grad(loss, (hidden, weight, bias))
+    with_one, wider = torch.cat([hidden, torch.ones(26, 1)], dim=1), torch.cat([weight, bias[:, None]], dim=1)
+    expected, expected_nll = projected_cross_entropy(with_one, wider, targets[:13], **options)
+    torch.testing.assert_close((loss, nll), (expected, expected_nll))
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, (hidden, weight, bias)))

@@ -89,6 +89,33 @@ def test_a_finished_output_takes_its_place_for_good() -> None:
     assert wide[1].ids == (4, 5)
 
 
+def plain_beams(toy: Toy, source: int, beam_size: int) -> list[Prefix]:
+    """Every output that beams whose places stay come upon, written as plainly as can be."""
+    beams, found = [((BOS_ID,), 0.0)], []
+    for _ in range(LIMIT + 1):
+        candidates = []
+        for prefix, total in beams:
+            log_p = toy.table(source, prefix).log_softmax(-1)
+            tokens = [EOS_ID] if len(prefix) > LIMIT else [t for t in range(len(log_p)) if t not in NEVER]
+            candidates += [((*prefix, token), total + float(log_p[token])) for token in tokens]
+        candidates.sort(key=lambda c: -c[1])
+        found += [(prefix[1:-1], total) for prefix, total in candidates[:beam_size] if prefix[-1] == EOS_ID]
+        beams = [candidate for candidate in candidates if candidate[0][-1] != EOS_ID][:beam_size]
+    return [prefix for prefix, _ in sorted(found, key=lambda c: -c[1])]
+
+
+@pytest.mark.parametrize("beam_size", [2, 3])
+def test_places_stay_where_that_is_asked_for(beam_size: int) -> None:
+    config = {"beam_size": beam_size, "n_best": beam_size, "length_penalty": 0.0}
+    differ = 0
+    for seed in range(30):
+        [stay] = search(random_toy(seed), sources(4), toy_config(**config, keep_places=True))
+        [narrow] = search(random_toy(seed), sources(4), toy_config(**config))
+        assert [h.ids for h in stay] == plain_beams(random_toy(seed), 4, beam_size)[:beam_size]
+        differ += stay != narrow
+    assert differ
+
+
 @pytest.mark.parametrize("beam_size", [2, 5])
 def test_a_longer_n_best_list_starts_with_the_shorter_one(beam_size: int) -> None:
     for seed in range(10):
@@ -123,8 +150,9 @@ def greedy(toy: Toy, source: int) -> Prefix:
 def test_beam_one_is_greedy(alpha: float) -> None:
     for seed in range(20):
         toy = random_toy(seed)
-        found = search(toy, sources(4, 5, 6), toy_config(beam_size=1, length_penalty=alpha))
-        assert ids_of(found) == [[greedy(toy, source)] for source in (4, 5, 6)]
+        for stay in (False, True):
+            found = search(toy, sources(4, 5, 6), toy_config(beam_size=1, length_penalty=alpha, keep_places=stay))
+            assert ids_of(found) == [[greedy(toy, source)] for source in (4, 5, 6)]
 
 
 def test_a_beam_may_be_larger_than_the_vocabulary() -> None:

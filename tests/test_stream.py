@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from tests.conftest import PAIRS, run_config, tokenizer_config, write_pairs
+from translator import sources
 from translator.config import RunConfig
 from translator.data import Corpus, prepare
 from translator.errors import UserError
@@ -117,7 +118,7 @@ def test_pairs_are_cleaned_as_they_come_and_counted(tmp_path, capsys):
     assert sum(len(batch) for batch in targets(source, 1)) == WINDOW - len(bad)
     source.plan(2)
     said = capsys.readouterr().err
-    assert ("window 2: 56 of 60 pairs; dropped: 1 empty, 1 overlap with validation or test, 1 duplicate, 1 too long" in said)
+    assert ("window 2: 56 of 60 pairs; dropped: 1 empty, 1 overlap with validation or test, 1 too long, 1 duplicate" in said)
 
 
 @pytest.mark.parametrize(("option", "words"), [
@@ -126,6 +127,27 @@ def test_pairs_are_cleaned_as_they_come_and_counted(tmp_path, capsys):
 def test_options_that_a_stream_cannot_keep_are_refused(tmp_path, option, words):
     with pytest.raises(UserError, match=words):
         config_of(tmp_path, as_tsv(tmp_path), **option)
+
+
+def test_a_window_of_which_no_pair_is_left_is_told(tmp_path):
+    write_pairs(tmp_path / "train.tsv", TRAIN[:WINDOW] + [("", "x")] * WINDOW)
+    config = config_of(tmp_path, str(tmp_path / "train.tsv"))
+    source = source_of(config, corpus_of(config))
+    with pytest.raises(UserError, match=r"no pair is left after cleaning of window 2: 0 of 60 pairs; dropped: 60 empty"):
+        source.plan(1)
+
+
+def test_a_file_is_searched_for_null_rows_once_a_version(tmp_path, monkeypatch):
+    searched = []
+    monkeypatch.setattr(sources, "read_lines", lambda path, read=sources.read_lines: searched.append(path) or read(path))
+    config = config_of(tmp_path, as_packed_json_lines(tmp_path))
+    source = source_of(config, corpus_of(config))
+    for window in (5, 0):
+        source.plan(window)
+    assert len(searched) == 1
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(b'{"en": "a", "de": "b"}\nnull\n'))
+    with pytest.raises(UserError, match="row 2 is null"):
+        next(sources.windows(config.data))
 
 
 def test_a_stream_that_breaks_off_is_told_where_it_breaks(tmp_path):

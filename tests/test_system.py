@@ -27,8 +27,7 @@ def test_reversing_is_learned_to_99_percent(script, tmp_path: Path):
     random.Random(1).shuffle(pairs)
     train = write_pairs(tmp_path / "pairs.tsv", pairs[:-400])
     result = script(
-        "train", f"data.train={train}", f"runs={tmp_path}", "name=reverse", f"data.cache={tmp_path}/cache", *OPTIONS,
-        OMP_NUM_THREADS="2")
+        "train", f"data.train={train}", f"runs={tmp_path}", "name=reverse", f"data.cache={tmp_path}/cache", *OPTIONS)
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout == b""
     log = result.stderr.decode()

@@ -44,6 +44,18 @@ def test_any_text_comes_back_normalised(model_type, text):
 
 
 @pytest.mark.parametrize("model_type", MODELS)
+@given(text=st.text())
+def test_what_pieces_stand_for_makes_the_text(model_type, text):
+    tokenizer = MODELS[model_type]
+    ids = tokenizer.encode([text])[0][:-1]
+    spans, surfaces = tokenizer.spans(text), tokenizer.surfaces(ids)
+    assert "".join(spans) == text
+    assert len(spans) == max(1, len(ids))
+    assert "".join(surfaces) == tokenizer.decode([ids])[0]
+    assert len(surfaces) == len(ids)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S", "Zs"))))
 def test_visible_text_comes_back_as_unicodes_own_normal_form(model_type, text):
     tokenizer = MODELS[model_type]

@@ -1,7 +1,7 @@
 """A training killed at any instant and begun again is the one never interrupted.
 
 Real runs of scripts/train.py get SIGKILL at random instants of every phase, are started again by the same command, and must end
-with the same files, bit for bit.
+with the same files, bit for bit. So must one on a stream, and one of two processes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.conftest import PAIRS, ROOT, TINY, write_pairs
+from tests.test_distributed import needs_proc, workers_of
 from translator.checkpoint import RunFolder, load_tensors
+from translator.sources import SPLITS
 
 KILLS = int(os.environ.get("KILLS", "4"))
 # Kills that one run has to survive, at most.
@@ -41,17 +44,47 @@ pytestmark = pytest.mark.torture
 Instant = Callable[["Run"], None]
 
 
-class Run:
-    """A training under way in a process of its own."""
+@dataclass(frozen=True)
+class Kind:
+    """A way to train, and how often it is killed."""
 
-    def __init__(self, data: Path, folder: RunFolder, seconds: float) -> None:
+    kills: int
+    launcher: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+SOME = -(-KILLS // 5)
+KINDS = {
+    "plain": Kind(KILLS),
+    "streamed": Kind(SOME, options=("data.window=80", "tokenizer.vocab_size=300")),  # several passes over the corpus
+    "two processes": Kind(SOME, launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")),
+}
+
+
+class Run:
+    """A training under way in a process of its own, or in several."""
+
+    def __init__(self, kind: Kind, data: Path, folder: RunFolder, seconds: float) -> None:
         """`seconds`: from start to end, of a run left alone."""
         self.folder = folder
         self.seconds = seconds
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "scripts" / "train.py"), *OPTIONS, f"data.train={data}", f"data.cache={data.parent}",
+            [sys.executable, *kind.launcher, str(ROOT / "scripts" / "train.py"), *OPTIONS, *kind.options,
+             *(f"data.{split}={data / split}.tsv" for split in SPLITS), f"data.cache={data}",
              f"runs={folder.path.parent}", f"name={folder.path.name}"],
             cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def kill(self) -> None:
+        """All of its processes: a launcher that is stopped first cannot start others meanwhile."""
+        self.process.send_signal(signal.SIGSTOP)
+        for process in (*workers_of(self.process), self.process.pid):
+            os.kill(process, signal.SIGKILL)
+
+    def end(self) -> int:
+        """Its exit code; it must have been killed, or have ended well."""
+        _, said = self.process.communicate()
+        assert self.process.returncode in (0, -signal.SIGKILL), said.decode()
+        return self.process.returncode
 
     def wait_until(self, happened: Callable[[], bool]) -> None:
         """Until that, or the end."""
@@ -141,41 +174,35 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", PAIRS)
+    folder = tmp_path_factory.mktemp("data")
+    for split, pairs in zip(SPLITS, (PAIRS[40:], PAIRS[:20], PAIRS[20:40]), strict=True):
+        write_pairs(folder / f"{split}.tsv", pairs)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def untouched(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], float]:
-    """What a run left alone leaves, and how long it takes."""
-    folder = RunFolder(tmp_path_factory.mktemp("whole") / "untouched")
+@needs_proc
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_killed_again_and_again_is_the_run_never_interrupted(data, tmp_path, name):
+    kind = KINDS[name]
     started = time.monotonic()
-    run = Run(data, folder, 0)
-    _, said = run.process.communicate()
-    assert run.process.returncode == 0, said.decode()
-    return contents(folder), time.monotonic() - started
-
-
-def test_a_run_killed_again_and_again_is_the_run_never_interrupted(data, untouched, tmp_path):
-    expected, seconds = untouched
+    untouched = RunFolder(tmp_path / "untouched")
+    assert Run(kind, data, untouched, 0).end() == 0
+    expected, seconds = contents(untouched), time.monotonic() - started
     random.seed(KILLS)
     kills: Counter[str] = Counter()
     runs = 0
-    while kills.total() < KILLS:
+    while kills.total() < kind.kills:
         runs += 1
         folder = RunFolder(tmp_path / f"run-{runs}")
-        for _ in range(min(KILLS_OF_A_RUN, KILLS - kills.total())):
+        for _ in range(min(KILLS_OF_A_RUN, kind.kills - kills.total())):
             instant = INSTANTS[kills.total() % len(INSTANTS)]
-            run = Run(data, folder, seconds)
+            run = Run(kind, data, folder, seconds)
             instant(run)
             if run.process.poll() is None:
-                run.process.send_signal(signal.SIGKILL)
-            _, said = run.process.communicate()
-            if run.process.returncode != -signal.SIGKILL:  # it had ended before
-                assert run.process.returncode == 0, said.decode()
+                run.kill()
+            if run.end() == 0:  # before it could be killed
                 break
             kills[instant.__name__] += 1
-        last = Run(data, folder, seconds)
-        _, said = last.process.communicate()
-        assert last.process.returncode == 0, said.decode()
+        assert Run(kind, data, folder, seconds).end() == 0
         assert_same(contents(folder), expected)
-    print(f"\n{kills.total()} kills of {runs} runs, all of which ended as the run never killed:", dict(kills))
+    print(f"\n{name}: {kills.total()} kills of {runs} runs, all of which ended as the run never killed:", dict(kills))

@@ -143,7 +143,8 @@ class Past:
 
     A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
     in the entry where they were written, and each hypothesis is told which entries are its own: a mask, gathered by parent.
-    There is room for more entries than are taken, since products of whole buffers are much faster than of parts.
+    There is room for more entries than are taken, since products of whole buffers are much faster than of parts. When it is
+    taken, the entries from which no hypothesis descends any more, most of the older ones, make room for new ones.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -172,13 +173,35 @@ class Past:
         """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
         first, self.entries = self.entries, self.entries + hypotheses
         if self.entries > self.room:
-            more = -(-(self.entries + self.room // 2) // ROOM_STEP) * ROOM_STEP - self.room
-            self.positions = F.pad(self.positions, (0, more))
-            self._sees = None if self._sees is None else F.pad(self._sees, (0, more))
+            self._grow()
         self.positions[first : self.entries] = self.length
         if self._sees is not None:
             self._sees[:, :, first : self.entries] = torch.eye(hypotheses, dtype=torch.bool, device=self.positions.device)
         self.length += 1
+
+    def _grow(self) -> None:
+        more = -(-(self.entries + self.room // 2) // ROOM_STEP) * ROOM_STEP - self.room
+        self.positions = F.pad(self.positions, (0, more))
+        self._sees = None if self._sees is None else F.pad(self._sees, (0, more))
+
+    def drop_unseen(self) -> Tensor | None:
+        """Give up entries that nobody sees, where room for the next tokens is wanting: those to keep, (B, E), in order.
+
+        As a position's entries stay side by side, and as many in every sentence as the neediest has, positions stay shared.
+        """
+        if self._sees is None or not self.entries or self.entries + self._sees.size(1) <= self.room:
+            return None
+        positions, seen = self.positions[: self.entries], self._sees[:, :, : self.entries].any(dim=1)
+        order = (2 * positions + ~seen).argsort(dim=1, stable=True)  # (B, entries): of each position the seen ones first
+        needed = seen.gather(1, order).any(dim=0)
+        order = order[:, needed]
+        self.entries = order.size(1)
+        self.positions[: self.entries] = positions[needed]
+        kept = self._sees.gather(2, order[:, None].expand(-1, self._sees.size(1), -1))
+        self._sees = F.pad(kept, (0, self.room - self.entries))
+        if self.entries > self.room // 2:  # or the same would have to be done again soon
+            self._grow()
+        return order
 
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis k of sentence b goes on from hypothesis parents[b, k]; parents (B, K)."""
@@ -213,6 +236,12 @@ class KeyValueCache:
             self.keys, self.values = (F.pad(held, (0, 0, 0, more)) for held in (self.keys, self.values))
         self.keys[:, :, newest] = keys
         self.values[:, :, newest] = values
+
+    def keep(self, entries: Tensor) -> None:
+        """Move the entries (B, E) of each sentence to the front."""
+        index = entries[:, None, :, None].expand(-1, self.keys.size(1), -1, self.keys.size(3))
+        for held in (self.keys, self.values):
+            held[:, :, : entries.size(1)] = held.gather(2, index)
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""

@@ -78,6 +78,13 @@ def measure_decoding(job: Job, sources: Sequence[str], *, repeats: int, workers:
     return figures
 
 
+def decoding_table(precision: str, figures: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What `measure_decoding` gives, a line for each setting."""
+    return [
+        f"{precision:<5} {setting.replace('_', ' '):<19} {row['sentences_per_second']:>9,.1f} sentences/s "
+        f"{row['tokens_per_second']:>10,.0f} tokens/s" for setting, row in figures.items()]
+
+
 def _time_file(job: Job, sources: Sequence[str], repeats: int, workers: int) -> tuple[float, int]:
     """Seconds of a pass over `sources`, once the workers have started, and the tokens of its translations."""
     requests = [Request(source) for source in sources]

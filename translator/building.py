@@ -46,6 +46,15 @@ def to_yaml(config: Any) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
 
 
+def by_dotted_name(config: Any) -> dict[str, Any]:
+    """All options of a dataclass, those of its groups as `group.option`."""
+    flat: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        inner = {f"{name}.{key}": option for key, option in vars(value).items()} if dataclasses.is_dataclass(value) else {}
+        flat |= inner or {name: value}
+    return flat
+
+
 def build(cls: type[Config], values: Any, where: str = "") -> Config:
     """Make the dataclass `cls` of a plain mapping; unknown, missing and ill-typed options raise UserError."""
     if not isinstance(values, Mapping):

@@ -62,15 +62,21 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._identity: tuple[int, int] | None = None  # of the folder that `create` laid out
 
-    def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
-        """Lay the folder out. config.yaml comes last: a folder that has one has the rest.
+    def create(
+        self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any],
+        weights: Weights | None = None,
+    ) -> None:
+        """Lay the folder out, with the `weights` to start from, if there are any.
 
-        Of a folder that has one only the options are new; UserError where it was made of other data than these.
+        config.yaml comes last: a folder that has one has the rest. Of such a one only the options are new; UserError where it
+        was made of other data than these.
         """
         if self.config_file.is_file():
             self._require_same_data(tokenizers, report)
         else:
             self._write_data(tokenizers, report)
+            if weights is not None:
+                save_tensors(self.model_file, weights)
         write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
         self._identity = _identity(self.path)
 
@@ -87,7 +93,7 @@ class RunFolder:
 
     def _require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         same = [tokenizer.model for tokenizer in self.load_tokenizers()] == [tokenizer.model for tokenizer in tokenizers]
-        before = self._report().get("fingerprint")
+        before = self.load_report().get("fingerprint")
         if not same or (before is not None and before != report.get("fingerprint")):
             raise UserError(
                 f"{self.path}: the data, or the libraries that prepare them, have changed since this run began; bring the old "
@@ -113,16 +119,26 @@ class RunFolder:
         if joint.is_file():
             tokenizer = Tokenizer.load(joint)
             return tokenizer, tokenizer
-        return Tokenizer.load(self.path / "tokenizer.source.model"), Tokenizer.load(self.path / "tokenizer.target.model")
+        options = self.load_config().tokenizer
+        return (Tokenizer.load(self.path / "tokenizer.source.model", options.source_tag),
+                Tokenizer.load(self.path / "tokenizer.target.model", options.target_tag))
 
     def longest_source(self) -> int | None:
         """Tokens of the longest source sentence that it was trained on; None where its report does not say."""
         try:
-            return int(self._report()["splits"]["train"]["source_longest"])
+            return int(self.load_report()["splits"]["train"]["source_longest"])
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
-    def _report(self) -> dict[str, Any]:
+    def mean_target(self) -> float | None:
+        """Mean tokens of the target sentences that it was trained on; None where its report does not say."""
+        try:
+            train = self.load_report()["splits"]["train"]
+            return float(train["target_tokens"] / train["kept"])
+        except (KeyError, TypeError, ZeroDivisionError):
+            return None
+
+    def load_report(self) -> dict[str, Any]:
         """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
         try:
             report = json.loads(_read_plain(self.report_file))
@@ -190,8 +206,12 @@ class RunFolder:
     def load_checkpoint(self, update: int) -> Checkpoint:
         """Weights, training tensors and state of a checkpoint."""
         folder = self._checkpoint(update)
-        state = _unsealed(folder / "state.json")
+        state = self.load_state(update)
         return load_tensors(folder / "weights.safetensors"), load_tensors(folder / "training.safetensors"), state
+
+    def load_state(self, update: int) -> dict[str, Any]:
+        """The state alone of a checkpoint."""
+        return _unsealed(self._checkpoint(update) / "state.json")
 
     def average(self, updates: Sequence[int]) -> Weights:
         """The mean of the weights of several checkpoints."""

@@ -6,13 +6,19 @@ import hashlib
 import heapq
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 
 from translator.config import DataConfig
 from translator.errors import UserError
+from translator.languages import split_tag
+from translator.pool import in_order
 
 READ_ROWS = 10_000
 EXAMPLES = 3
@@ -20,8 +26,12 @@ EXAMPLES = 3
 RATIO_SLACK = 10
 # A held-out split takes at most this share of the pairs it is cut from.
 HOLDOUT_SHARE = 0.1
+# Where a worker was killed.
+REMEDY = "try data.workers=1"
+OVERLAP = "overlap with validation or test"
 
 Pair = tuple[str, str]
+Rows = Mapping[str, Sequence[Any]]  # the columns source and target
 
 
 class Counts:
@@ -53,57 +63,117 @@ class Counts:
 
 
 class HeldOut:
-    """The sentences of validation and test as keys, by side, and the pairs among them that were cut out of train."""
+    """The sentences of validation and test, by side, and the pairs among them that were cut out of train."""
 
-    def __init__(self) -> None:
-        self._sentences = (set[int](), set[int]())
-        self._cut: set[int] = set()
+    def __init__(self, config: DataConfig) -> None:
+        sources = set[str]()
+        several = len(config.directions) > 1  # either side then holds the same sentences
+        self._sentences = (sources, sources if several else set[str]())
+        self._sides = 1 if config.overlap == "source" else 2
+        self.cut: set[Pair] = set()
 
     def add(self, pairs: list[Pair]) -> None:
-        for side, keys in enumerate(self._sentences):
-            keys.update(sentence_key(pair[side]) for pair in pairs)
+        for side, sentences in enumerate(self._sentences):
+            sentences.update(same_sentence(pair[side]) for pair in pairs)
 
     def add_cut(self, pairs: list[Pair]) -> None:
         self.add(pairs)
-        self._cut.update(map(_pair_key, pairs))
+        self.cut.update(pairs)
 
     def shares(self, pair: Pair) -> bool:
-        """Whether a sentence of `pair` is held out on its side."""
-        return any(sentence_key(text) in keys for text, keys in zip(pair, self._sentences, strict=True))
-
-    def claims(self, pair: Pair) -> bool:
-        """Whether this row of train was cut out. True once a pair: if it is there again, that is another row."""
-        if not self._cut or (key := _pair_key(pair)) not in self._cut:
-            return False
-        self._cut.remove(key)
-        return True
+        """Whether a sentence of `pair` is held out on its side; of both sides or, by data.overlap, of the source alone."""
+        return any(same_sentence(pair[side]) in self._sentences[side] for side in range(self._sides))
 
 
-def clean(rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts) -> Iterator[Pair]:
+class Seen:
+    """Numbers met before, 8 bytes each: in sorted arrays, of which each is more than twice as long as the next."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def add(self, numbers: np.ndarray) -> np.ndarray:
+        """Whether each of the numbers is met for the first time."""
+        new = np.zeros(len(numbers), bool)
+        new[np.unique(numbers, return_index=True)[1]] = True
+        for array in self._arrays:
+            new &= array.take(array.searchsorted(numbers), mode="clip") != numbers
+        added = np.sort(numbers[new])
+        while self._arrays and len(self._arrays[-1]) <= 2 * len(added):
+            added = np.sort(np.concatenate([self._arrays.pop(), added]), kind="stable")  # a merge of two
+        if len(added):
+            self._arrays.append(added)
+        return new
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Some rows of train, each looked at by itself."""
+
+    read: int
+    pairs: pa.Table  # with single spaces
+    keys: np.ndarray  # of these pairs: equal for equal ones
+    dropped: list[tuple[str, Any, Any]]  # the other rows, with the cause first
+    cut: list[Pair]  # out of train, if it is the first of its like
+
+
+class Judge:
+    """Looks at rows of train, in this process or in others."""
+
+    def __init__(self, config: DataConfig, held_out: HeldOut) -> None:
+        self.config = config
+        self.held_out = held_out
+
+    def __call__(self, rows: Rows) -> Judged:
+        pairs, cut, dropped = list[Pair](), list[Pair](), list[tuple[str, Any, Any]]()
+        for raw in zip(rows["source"], rows["target"], strict=True):
+            if cause := textless(*raw):
+                dropped.append((cause, *raw))
+            elif raw in self.held_out.cut:
+                cut.append(raw)
+            else:
+                pair = single_spaced(raw[0]), single_spaced(raw[1])
+                if cause := self._cause(pair):
+                    dropped.append((cause, *pair))
+                else:
+                    pairs.append(pair)
+        keys = np.fromiter(map(_pair_key, pairs), np.uint64, len(pairs))
+        return Judged(len(rows["source"]), table_of(pairs), keys, dropped, cut)
+
+    def _cause(self, pair: Pair) -> str:
+        """Why a pair is not worth training on; empty where it is."""
+        if max(map(len, pair)) > self.config.max_characters:
+            return "too long"
+        if _ratio(*pair) > self.config.max_ratio:
+            return "length ratio"
+        return OVERLAP if self.held_out.shares(pair) else ""
+
+
+def clean(rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts, *, workers: int = 1) -> Iterator[pa.Table]:
     """The training pairs worth training on, with single spaces for white space; the others are dropped and counted.
 
-    Rows cut out for validation or test are no part of train: they count neither as read nor as dropped.
+    Rows cut out for validation or test are no part of train: they count neither as read nor as dropped. `workers`: the
+    processes at it, whose number changes nothing else.
     """
-    seen: set[int] = set()
-    for raw in with_text(rows, counts):
-        if held_out.claims(raw):
-            counts.read -= 1
-            continue
-        pair = _single_spaced(raw[0]), _single_spaced(raw[1])
-        if max(map(len, pair)) > config.max_characters:
-            counts.drop("too long", *pair)
-        elif _ratio(*pair) > config.max_ratio:
-            counts.drop("length ratio", *pair)
-        elif (key := _pair_key(pair)) in seen:
-            counts.drop("duplicate", *pair)
-        elif held_out.shares(pair):
-            counts.drop("overlap with validation or test", *pair)
-        elif config.limit is not None and counts.kept >= config.limit:
-            counts.drop("beyond data.limit", *pair)
-        else:
-            seen.add(key)
-            counts.kept += 1
-            yield pair
+    seen, unclaimed = Seen(), set(held_out.cut)
+    for judged in in_order(partial(Judge, config, held_out), rows.iter(READ_ROWS), workers=workers, remedy=REMEDY):
+        counts.read += judged.read
+        for dropped in judged.dropped:
+            counts.drop(*dropped)
+        for pair in judged.cut:
+            if pair in unclaimed:
+                unclaimed.remove(pair)
+                counts.read -= 1
+            else:
+                counts.drop(OVERLAP, *pair)
+        new = seen.add(judged.keys)
+        for duplicate in judged.pairs.filter(pa.array(~new)).to_pylist():
+            counts.drop("duplicate", **duplicate)
+        kept = judged.pairs.filter(pa.array(new))
+        within = kept if config.limit is None else kept.slice(0, config.limit - counts.kept)
+        for beyond in kept.slice(len(within)).to_pylist():
+            counts.drop("beyond data.limit", **beyond)
+        counts.kept += len(within)
+        yield within
 
 
 def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
@@ -111,10 +181,8 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
     for batch in rows.iter(READ_ROWS):
         for source, target in zip(batch["source"], batch["target"], strict=True):
             counts.read += 1
-            if not _is_text(source) or not _is_text(target):
-                counts.drop("missing or not text", source, target)
-            elif not source.strip() or not target.strip():
-                counts.drop("empty", source, target)
+            if cause := textless(source, target):
+                counts.drop(cause, source, target)
             else:
                 yield source, target
 
@@ -124,16 +192,17 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
 
     They are those of least hash, so that the choice depends on a pair alone, hardly on the others and not on their order.
     """
-    candidates = 0
+    candidates, largest = 0, 2**64
     least: dict[int, Pair] = {}
     for pair in with_text(train, Counts()):
         if max(map(len, pair)) > config.max_characters or _ratio(*pair) > config.max_ratio:
             continue
         candidates += 1
-        if not held_out.shares(pair):
-            least[_pair_key(pair)] = pair
+        if (key := _pair_key(pair)) <= largest and not held_out.shares(pair):
+            least[key] = pair
             if len(least) > 10 * config.holdout:
                 least = dict(heapq.nsmallest(config.holdout, least.items()))
+                largest = max(least)
     count = min(config.holdout, int(candidates * HOLDOUT_SHARE), len(least))
     if not count:
         raise UserError(f"data.train: {candidates} clean pairs are too few to cut a {split} split from; set data.{split}")
@@ -153,21 +222,30 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def sentence_key(text: str) -> int:
-    """The same number for texts that differ in case, white space or compatible characters alone."""
-    return _hash(_single_spaced(unicodedata.normalize("NFKC", text).casefold()))
+def textless(source: Any, target: Any) -> str:
+    """Why a row has no text on both sides; empty where it has."""
+    if not _is_text(source) or not _is_text(target):
+        return "missing or not text"
+    return "" if source.strip() and target.strip() else "empty"
+
+
+def table_of(pairs: Sequence[Pair]) -> pa.Table:
+    """The columns source and target."""
+    columns = zip(*pairs, strict=True) if pairs else ([], [])
+    return pa.table([pa.array(texts, pa.string()) for texts in columns], ["source", "target"])
+
+
+def same_sentence(text: str) -> str:
+    """The same text for those that differ in case, white space, compatible characters or the language's tag alone."""
+    return single_spaced(unicodedata.normalize("NFKC", split_tag(text)[1]).casefold())
 
 
 def _pair_key(pair: Pair) -> int:
-    return _hash("\t".join(pair))
+    # 64 bits: of 370,000 corpora of ten million pairs each, one has two that share a number by chance.
+    return int.from_bytes(hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest(), "big")
 
 
-def _hash(text: str) -> int:
-    # 64 bits: of 370,000 corpora of ten million sentences each, one has two that share a number by chance.
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
-
-
-def _single_spaced(text: str) -> str:
+def single_spaced(text: str) -> str:
     """`text` with a single space for every run of white space, line breaks among it, and none at its ends."""
     return " ".join(text.split())
 

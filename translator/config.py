@@ -6,9 +6,11 @@ What each option means and its default stand once, in `conf/`; here are its type
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 from translator.errors import UserError
+from translator.languages import is_tag, tag_of
 
 Files = str | tuple[str, ...] | None
 
@@ -34,11 +36,17 @@ class DataConfig:
     window: int | None = None  # younger than other options
     max_characters: int
     max_ratio: float
+    overlap: Literal["any", "source"] = "any"  # younger than other options
     cache: str
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         _require(self.train not in ("", ()), "data.train", "must name a split or a file")
-        _require(self.source != self.target, "data.source", "and data.target are the same; name two languages or columns")
+        for side in ("source", "target"):
+            names = getattr(self, side).split("+")
+            _require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
+        _require(all(is_tag(tag.strip()) for tag in self.tags), "data.target", "must join names without spaces, < and >")
+        _require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
         _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
         if self.window is not None:
@@ -48,6 +56,21 @@ class DataConfig:
             _require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
         _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
         _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
+        _require(self.workers is None or self.workers >= 1, "data.workers", "must be null or at least 1")
+        files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
+        _require(len(self.directions) == 1 or not files, "data.source",
+                 "and data.target name several languages, and files of lines hold one each: give a file of columns")
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """The languages to translate from and to: where there are several, every two that differ."""
+        return tuple((s, t) for s in self.source.split("+") for t in self.target.split("+") if s != t)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Of the languages to translate to, where there is a choice."""
+        targets = self.target.split("+")
+        return tuple(map(tag_of, targets)) if len(targets) > 1 else ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +83,8 @@ class TokenizerConfig:
     byte_fallback: bool
     character_coverage: float
     sampling: float
+    source_tag: str | None = None  # younger than other options
+    target_tag: str | None = None
 
     def __post_init__(self) -> None:
         _require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
@@ -79,12 +104,13 @@ class ModelConfig:
     encoder_layers: int
     decoder_layers: int
     norm: Literal["pre", "post"]
-    activation: Literal["relu", "gelu", "swiglu"]
+    activation: Literal["relu", "gelu", "silu", "swiglu"]
     positions: Literal["sinusoidal", "learned", "rotary", "relative"]
     max_positions: int
     encoder_window: int | tuple[int | None, ...] | None
     decoder_window: int | tuple[int | None, ...] | None
     tied: Literal["none", "target", "all"]
+    output_bias: bool = False  # younger than other options
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -194,6 +220,7 @@ class SearchConfig:
     """How a translation is sought: conf/search. Options with a default here are younger than the first run folders."""
 
     beam_size: int
+    keep_places: bool = False
     length_penalty: float
     length_penalty_form: Literal["gnmt", "power"] = "gnmt"
     coverage_penalty: float = 0.0
@@ -217,6 +244,7 @@ class SearchConfig:
     banned: tuple[str, ...] = ()
     terminology: str | None = None
     copy_unknown: bool = False
+    language: str | None = None
     mbr: Literal["chrf", "bleu"] | None = None
     max_source_tokens: int
     split_sentences: bool = True
@@ -237,9 +265,16 @@ class SearchConfig:
         _require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         _require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
         _require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
+        _require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
+                 "is for plain beam search: set search.sampling=false and search.groups=1")
         wanted = bool(self.required) or self.terminology is not None
-        _require(not (wanted and (self.sampling or self.groups > 1)), "search.required",
-                 "and search.terminology need plain beam search: set search.sampling=false and search.groups=1")
+        _require(not (wanted and (self.sampling or self.groups > 1 or self.keep_places)), "search.required",
+                 "and search.terminology need plain beam search: without search.sampling, search.groups and search.keep_places")
+
+    @property
+    def places_stay(self) -> bool:
+        """`keep_places`, where it means something: greedy search ends with its one hypothesis."""
+        return self.keep_places and self.beam_size > 1
 
     def plain(self, beam_size: int) -> SearchConfig:
         """Beam search with the same penalties and limits, for the best output alone, without anything else."""
@@ -254,6 +289,7 @@ class RunConfig:
 
     name: str
     runs: str
+    init: str | None = None  # younger than other options
     seed: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["auto", "fp32", "bf16", "fp16"]
@@ -269,6 +305,9 @@ class RunConfig:
                  "must be a folder's name, without / and line breaks")
         _require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
                  "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
+        tags = {self.tokenizer.source_tag, self.tokenizer.target_tag}
+        _require(self.init is not None or tags == {None}, "tokenizer.source_tag",
+                 "and tokenizer.target_tag are for a model that init names: a vocabulary trained here has no tags")
         _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
         _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                  "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")
@@ -281,6 +320,8 @@ class EvaluateConfig:
     run: str | None
     runs: str
     split: Literal["train", "validation", "test"]
+    source: str | None
+    target: str | None
     source_file: str | None
     reference_file: str | None
     against: str | None
@@ -292,6 +333,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         _require((self.source_file is None) == (self.reference_file is None), "source_file",
                  "and reference_file go together: give both or neither")
+        _require((self.source is None) == (self.target is None), "source", "and target go together: give both or neither")
+        _require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
         _require(self.worst >= 0, "worst", "must be at least 0")
 
 
@@ -317,6 +360,86 @@ class TranslateConfig:
         _require(self.workers == 1 or self.input is not None, "workers", "are for files: name one, input=FILE")
         _require(self.workers == 1 or self.translations is None, "workers", "translate; scoring translations takes one process")
         _require(self.run != (), "run", "names no run folder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    """What `scripts/export.py` composes: conf/export.yaml."""
+
+    run: str | None
+    runs: str
+    format: Literal["ctranslate2", "huggingface"]
+    output: str | None
+    quantization: Literal["float32", "int8"]
+    push: str | None
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.format == "ctranslate2" or self.quantization == "float32", "quantization", "is for format=ctranslate2")
+        _require(self.format == "huggingface" or self.push is None, "push", "is for format=huggingface")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """What `scripts/serve.py` composes: conf/serve.yaml."""
+
+    run: str | tuple[str, ...] | None
+    runs: str
+    host: str
+    port: int
+    keys: str | None
+    origins: tuple[str, ...]
+    max_characters: int
+    max_texts: int
+    max_waiting: int
+    timeout: float
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.run != (), "run", "names no run folder")
+        _require(0 <= self.port < 2**16, "port", "must lie between 0 (any that is free) and 65535")
+        for name in ("max_characters", "max_texts", "max_waiting"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        _require(self.timeout > 0, "timeout", "must be above 0 seconds")
+        _require(self.search.n_best == 1, "search.n_best", "is what each request asks for, as alternatives: leave it at 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """What `scripts/report.py` composes: conf/report.yaml."""
+
+    run: str | None
+    runs: str
+    against: str | None
+    output: str | None
+    split: Literal["train", "validation", "test"]
+    examples: int
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(self.examples >= 0, "examples", "must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlotAttentionConfig:
+    """What `scripts/plot_attention.py` composes: conf/plot_attention.yaml."""
+
+    run: str | None
+    runs: str
+    text: str
+    target: str
+    output: str | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    search: SearchConfig
+
+    def __post_init__(self) -> None:
+        _require(bool(self.text.strip()), "text", 'is empty; give a sentence: make plot-attention TEXT="..."')
+        for name in ("text", "target"):
+            _require(not re.search("[\ud800-\udfff]", getattr(self, name)), name, "is not UTF-8")
 
 
 def _require(holds: bool, option: str, rule: str) -> None:

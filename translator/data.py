@@ -5,21 +5,28 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from filelock import FileLock
 
-from translator.cleaning import READ_ROWS, Counts, HeldOut, Pair, clean, cut, with_text
+from translator.cleaning import READ_ROWS, REMEDY, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
 from translator.config import DataConfig, TokenizerConfig
 from translator.errors import UserError
+from translator.pool import in_order
 from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
@@ -29,6 +36,10 @@ FORMAT = [5, *(f"{package} {version(package)}" for package in ("datasets", "sent
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000
 
+# A worker needs seconds to start, in which this many are prepared; more than so many workers wait for the first process.
+PAIRS_OF_A_WORKER, MOST_WORKERS = 500_000, 8
+
+SIDES = ("source", "target")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
 TOKENS = Features({
     **TEXT, "source_ids": List(Value("int32")), "target_ids": List(Value("int32")), "source_length": Value("int32"),
@@ -47,16 +58,25 @@ class Corpus:
     report: dict[str, Any]
 
 
-def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int) -> Corpus:
+def prepare(
+    config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
+) -> Corpus:
     """Read, clean, train the tokenizer on the training split alone, tokenise; or take all that from the cache.
 
-    A training pair of which a side has more than `max_tokens` tokens is dropped and counted.
+    With `tokenizers` none is trained. A training pair of which a side has more than `max_tokens` tokens is dropped and counted.
     """
     splits = _clean_splits(config)
-    key = _key(splits.name, dataclasses.asdict(tokenizer), max_tokens)
-    folder = _cached(Path(config.cache), f"tokens-{key}", lambda new: _tokenise(splits, tokenizer, max_tokens, new))
-    source = Tokenizer.load(folder / "source.model")
-    target = source if tokenizer.joint else Tokenizer.load(folder / "target.model")
+    given = tokenizers and [[hashlib.sha256(side.model).hexdigest(), side.tag_ids] for side in tokenizers]
+    key = _key(splits.name, given or dataclasses.asdict(tokenizer), max_tokens)
+    folder = _cached(
+        Path(config.cache), f"tokens-{key}",
+        lambda new: _tokenise(
+            splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
+    if tokenizers is None:
+        source = Tokenizer.load(folder / "source.model")
+        target = source if tokenizer.joint else Tokenizer.load(folder / "target.model")
+    else:
+        source, target = tokenizers
     train, validation, test = (Dataset.from_file(str(folder / f"{split}.arrow")) for split in SPLITS)
     return Corpus(train, validation, test, source, target, _load_report(folder))
 
@@ -85,7 +105,7 @@ def describe_counts(counts: dict[str, Any]) -> str:
 
 def _clean_splits(config: DataConfig) -> Path:
     """The cached folder of this data's splits as text."""
-    shaped_by = {k: v for k, v in dataclasses.asdict(config).items() if k != "cache"}
+    shaped_by = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("cache", "workers")}
     name = f"text-{_key(shaped_by, identity(config))}"
     return _cached(Path(config.cache), name, lambda new: _write_splits(config, new))
 
@@ -98,7 +118,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     assert train is not None  # DataConfig requires it
     if config.window is not None:
         counts["train"].note = "of the first window; the others are read as training comes to them"
-    held_out, pairs = HeldOut(), dict[str, list[Pair]]()
+    held_out, pairs = HeldOut(config), dict[str, list[Pair]]()
     for split in ("validation", "test"):
         given = rows[split]
         if given is not None:
@@ -111,38 +131,52 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
             pairs[split] = cut(train, config, held_out, split, counts[split])
             held_out.add_cut(pairs[split])
         counts[split].kept = len(pairs[split])
-        _write(folder / f"{split}.arrow", TEXT, _columns(iter(pairs[split])))
-    _write(folder / "train.arrow", TEXT, _columns(clean(train, config, held_out, counts["train"])))
+        _write(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
+    cleaned = clean(train, config, held_out, counts["train"], workers=_workers(config.workers, len(train)))
+    _write(folder / "train.arrow", TEXT, cleaned)
     if not counts["train"].kept:
         causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["train"].dropped.items())
         raise UserError(f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {causes}")
     _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}})
 
 
+def _workers(wanted: int | None, pairs: int) -> int:
+    """How many processes to prepare so many pairs with."""
+    worth = min(pairs // PAIRS_OF_A_WORKER, os.cpu_count() or 1, MOST_WORKERS)
+    return max(1, min(wanted or worth, pairs // READ_ROWS))
+
+
 # Tokenising
 
 
-def _tokenise(splits: Path, config: TokenizerConfig, max_tokens: int, folder: Path) -> None:
-    """Train the tokenizers on train.arrow of `splits` and write every split with its ids."""
+def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers of train.arrow of `splits`, the source's with a piece for each tag: one and the same where they are joint."""
     train = Dataset.from_file(str(splits / "train.arrow"))
     if config.joint:
-        source = target = train_tokenizer(_texts(train, "source", "target"), config)
-    else:
-        source = train_tokenizer(_texts(train, "source"), config)
-        target = train_tokenizer(_texts(train, "target"), config)
+        tokenizer = train_tokenizer(_texts(train, "source", "target"), config, tags)
+        return tokenizer, tokenizer
+    return train_tokenizer(_texts(train, "source"), config, tags), train_tokenizer(_texts(train, "target"), config)
+
+
+def _tokenise(
+    splits: Path, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int, folder: Path, workers: int | None
+) -> None:
+    """Write every split of `splits` with its ids, and the tokenizers."""
+    source, target = tokenizers
     source.save(folder / "source.model")
     target.save(folder / "target.model")
     report = _load_report(splits)
     for split in SPLITS:
         rows = Dataset.from_file(str(splits / f"{split}.arrow"))
         counts = Counts.from_json(report["splits"][split])
-        tokens, unknown = Counter[str](), Counter[str]()
+        tokens = Counter[str]()
         limit = max_tokens if split == "train" else None
-        _write(folder / f"{split}.arrow", TOKENS, encoded(rows, source, target, limit, counts, tokens, unknown))
+        tables = encoded(rows, (source, target), limit, counts, tokens, workers=_workers(workers, len(rows)))
+        _write(folder / f"{split}.arrow", TOKENS, tables)
         report["splits"][split] = counts.to_json() | {
-            f"{side}_tokens": tokens[side] for side in ("source", "target")} | {
-            f"{side}_longest": tokens[f"{side}_longest"] for side in ("source", "target")} | {
-            f"{side}_unknown": unknown[side] / max(1, tokens[side]) for side in ("source", "target")}
+            f"{side}_tokens": tokens[side] for side in SIDES} | {
+            f"{side}_longest": tokens[f"{side}_longest"] for side in SIDES} | {
+            f"{side}_unknown": tokens[f"{side}_unknown"] / max(1, tokens[side]) for side in SIDES}
     if not report["splits"]["train"]["kept"]:
         raise UserError(f"train.batch_tokens={max_tokens} is less than the tokens of every training pair")
     report["fingerprint"] = _fingerprint([folder / f"{split}.arrow" for split in SPLITS])
@@ -158,31 +192,51 @@ def _fingerprint(files: list[Path]) -> str:
     return whole.hexdigest()
 
 
-def encoded(
-    rows: Dataset, source: Tokenizer, target: Tokenizer, max_tokens: int | None, counts: Counts, tokens: Counter[str],
-    unknown: Counter[str]
-) -> Iterator[dict[str, list[Any]]]:
-    """Batches of rows with their ids and lengths; with `max_tokens`, longer ones are dropped, and those without any.
+class Encoder:
+    """Gives rows their ids and lengths, in this process or in others.
 
-    Adds to `tokens` and `unknown`, by side, the tokens written and those of them that are unknown; and to `tokens` the longest.
+    With `max_tokens`, longer ones are dropped, and those without any: they come apart, with the cause first.
     """
-    for batch in rows.iter(READ_ROWS):
-        columns: dict[str, list[Any]] = {name: [] for name in TOKENS}
-        for text, other, ids, other_ids in zip(
-                batch["source"], batch["target"], source.encode(batch["source"]), target.encode(batch["target"]),
-                strict=True):
-            lengths = len(ids), len(other_ids)
-            if max_tokens is not None and (max(lengths) > max_tokens or min(lengths) == 1):
-                counts.kept -= 1
-                counts.drop("empty" if min(lengths) == 1 else "more tokens than train.batch_tokens", text, other)
-                continue
-            for name, value in zip(TOKENS, (text, other, ids, other_ids, *lengths), strict=True):
-                columns[name].append(value)
-        for side in ("source", "target"):
-            tokens[side] += sum(columns[f"{side}_length"])
-            tokens[f"{side}_longest"] = max([tokens[f"{side}_longest"], *columns[f"{side}_length"]])
-            unknown[side] += sum(ids.count(UNK_ID) for ids in columns[f"{side}_ids"])
-        yield columns
+
+    def __init__(self, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None) -> None:
+        self.tokenizers = tokenizers
+        self.max_tokens = max_tokens
+
+    def __call__(self, rows: Rows) -> tuple[pa.Table, list[tuple[str, str, str]]]:
+        texts = [rows[side] for side in SIDES]
+        ids = [tokenizer.encode(column) for tokenizer, column in zip(self.tokenizers, texts, strict=True)]
+        lengths = [np.fromiter(map(len, column), np.int32, len(column)) for column in ids]
+        schema = TOKENS.arrow_schema
+        columns = [pa.array(column, kind) for column, kind in zip((*texts, *ids, *lengths), schema.types, strict=True)]
+        table = pa.table(columns, schema=schema)
+        if self.max_tokens is None:
+            return table, []
+        empty = np.minimum(*lengths) == 1
+        bad = empty | (np.maximum(*lengths) > self.max_tokens)
+        causes = np.where(empty, "empty", "more tokens than train.batch_tokens")
+        dropped = list(compress(zip(causes.tolist(), *texts, strict=True), bad))
+        return table.filter(pa.array(~bad)), dropped
+
+
+def encoded(
+    rows: Dataset, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None, counts: Counts, tokens: Counter[str], *,
+    workers: int = 1
+) -> Iterator[pa.Table]:
+    """The rows that `Encoder` keeps, as it gives them; the others are counted.
+
+    Adds to `tokens`, by side, those written and those of them that are unknown, and puts down the longest.
+    """
+    make = partial(Encoder, tokenizers, max_tokens)
+    for table, dropped in in_order(make, rows.iter(READ_ROWS), workers=workers, remedy=REMEDY):
+        counts.kept -= len(dropped)
+        for row in dropped:
+            counts.drop(*row)
+        for side in SIDES:
+            ids, lengths = pc.list_flatten(table[f"{side}_ids"]), table[f"{side}_length"]
+            tokens[side] += len(ids)
+            tokens[f"{side}_unknown"] += pc.sum(pc.equal(ids, UNK_ID)).as_py() or 0
+            tokens[f"{side}_longest"] = max(tokens[f"{side}_longest"], pc.max(lengths).as_py() or 0)
+        yield table
 
 
 def _texts(rows: Dataset, *columns: str) -> Iterator[str]:
@@ -223,24 +277,11 @@ def _key(*shaped_by: Any) -> str:
     return hashlib.sha256(json.dumps([FORMAT, *shaped_by], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _write(path: Path, features: Features, batches: Iterator[dict[str, list[Any]]]) -> None:
+def _write(path: Path, features: Features, tables: Iterable[pa.Table]) -> None:
     with ArrowWriter(path=str(path), features=features) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
+        for table in tables:
+            writer.write_table(table)
         writer.finalize()
-
-
-def _columns(pairs: Iterator[Pair]) -> Iterator[dict[str, list[str]]]:
-    """Pairs as batches of columns."""
-    batch: dict[str, list[str]] = {"source": [], "target": []}
-    for source, target in pairs:
-        batch["source"].append(source)
-        batch["target"].append(target)
-        if len(batch["source"]) == READ_ROWS:
-            yield batch
-            batch = {"source": [], "target": []}
-    if batch["source"]:
-        yield batch
 
 
 def _save_report(folder: Path, report: dict[str, Any]) -> None:

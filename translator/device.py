@@ -75,12 +75,22 @@ def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
     """
     device = next(model.parameters()).device
     if name != "int8":
-        return model.to(resolve_precision(name, device))
+        precision = resolve_precision(name, device)
+        model = model.to(precision)
+        return _laid_out_by_columns(model) if (device.type, precision) == ("cpu", torch.float32) else model
     if device.type != "cpu":
         raise UserError(f"precision=int8: there is none for {device.type}; use device=cpu, or precision=bf16")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says that it moves to a package of its own
         return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
+
+
+def _laid_out_by_columns(model: Model) -> Model:
+    """The same weights, those of linear layers as a product of a few float32 rows reads them fastest on a CPU."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight = nn.Parameter(layer.weight.detach().T.contiguous().T, requires_grad=False)
+    return model
 
 
 def tune_cpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from translator.checkpoint import write_text
+from translator.checkpoint import RunFolder, write_text
 from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
@@ -29,6 +30,7 @@ class Evaluation:
     scores: dict[str, Score]
     by_length: list[LengthScore]
     search: SearchConfig
+    seconds: float  # that the translations took
 
     @property
     def hit_limit(self) -> float:
@@ -37,7 +39,7 @@ class Evaluation:
 
     @property
     def refused(self) -> int:
-        """How many sources were too long to translate; their outputs are empty, and scored so."""
+        """How many sources were not translated; their outputs are empty, and scored so."""
         return sum(bool(translation.refused) for translation in self.translations)
 
     def worst(self, count: int) -> list[tuple[float, str, str, str]]:
@@ -72,11 +74,22 @@ def evaluate(
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [_as_line(text) for text in sources], [_as_line(text) for text in references]
     stream = translator.stream(sources, search)
+    started = time.perf_counter()
     translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
+    seconds = time.perf_counter() - started
+    if all(translation.refused for translation in translations):
+        raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     return Evaluation(
         sources, references, hypotheses, translations, score(hypotheses, references),
-        scores_by_length(sources, hypotheses, references), search)
+        scores_by_length(sources, hypotheses, references), search, seconds)
+
+
+def require_same_languages(first: Path, second: Path) -> None:
+    """UserError where two runs translate between different languages."""
+    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
+    if set(a.directions) != set(b.directions):
+        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
@@ -85,7 +98,8 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
     if evaluation.refused:
-        lines += [f"{evaluation.refused:,} sources were longer than search.max_source_tokens and not translated"]
+        reason = next(translation.refused for translation in evaluation.translations if translation.refused)
+        lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]
     lines += ["BLEU by source words:"]
     lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
     if worst:

@@ -6,22 +6,29 @@ Every figure comes from a process of its own, so that its peak memory is its own
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
+import os
+import resource
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import get_context
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor
 
 from translator.attention import MultiHeadAttention
 from translator.batching import Batch, BatchSource, collate
 from translator.config import RunConfig
-from translator.data import prepare
+from translator.data import load_split, prepare
 from translator.device import autocast, peak_memory, resolve_device, resolve_precision, tune_cpu
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
@@ -34,6 +41,7 @@ BATCHES = (512, 1024, 2048, 4096, 8192, 16_384)
 DEPTHS = (1, 2, 4, 8)
 WIDTHS = (128, 256, 512, 1024)
 PAIRS = (30_000, 300_000, 3_000_000, 10_000_000)
+PREPARED, WORKERS = (1_000_000, 10_000_000), (1, 2)
 # Tokens each side, where a table has a windowed half.
 WINDOW = 64
 # What is not varied: tokens in a sentence and in a batch, of source and of target, and pieces in the vocabulary.
@@ -57,6 +65,15 @@ class Cost:
     @property
     def cells(self) -> list[str]:
         return [f"{self.tokens_per_second:,.0f}", f"{self.memory:.2f}"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """Of a corpus."""
+
+    seconds: float
+    core_seconds: float  # of all processes and threads
+    memory: float  # GiB that all processes held together at the peak
 
 
 # Each table's rows come as they are measured. `config` says all that is not varied.
@@ -106,17 +123,29 @@ def corpus_table(config: RunConfig, sizes: Sequence[int] = PAIRS) -> Table:
     for pairs in sizes:
         with tempfile.TemporaryDirectory() as folder:
             files = tuple(map(str, write_corpus(Path(folder), pairs)))
-            data = dataclasses.replace(
-                config.data, path=None, train=files, validation=None, test=None, cache=f"{folder}/cache")
-            made_up = dataclasses.replace(config, data=data)
-            first, first_peak = _in_fresh_process(first_start, made_up)
+            made_up = _with_data(config, files, f"{folder}/cache", workers=1)
+            first = _in_fresh_process(first_start, made_up)
             second, second_peak = _in_fresh_process(second_start, made_up, time.time())
-        yield [f"{pairs:,}", f"{first:,.0f}", f"{first_peak:.2f}", f"{second:.1f}", f"{second_peak:.2f}"]
+        yield [f"{pairs:,}", f"{first.seconds:,.0f}", f"{first.memory:.2f}", f"{second:.1f}", f"{second_peak:.2f}"]
+
+
+def preparation_table(config: RunConfig, sizes: Sequence[int] = PREPARED) -> Table:
+    """Of the train split of `config`, repeated with variations."""
+    yield ["pairs", "processes", "s", "pairs/s", "pairs/s of a core's time", "GiB, all processes"]
+    corpus = load_split(config.data, "train")
+    for pairs in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            files = tuple(map(str, repeat_corpus(Path(folder), corpus, pairs)))
+            for workers in WORKERS:
+                with tempfile.TemporaryDirectory(dir=folder) as cache:
+                    cost = _in_fresh_process(first_start, _with_data(config, files, cache, workers=workers))
+                yield [f"{pairs:,}", f"{workers}", f"{cost.seconds:,.0f}", f"{pairs / cost.seconds:,.0f}",
+                       f"{pairs / cost.core_seconds:,.0f}", f"{cost.memory:.2f}"]
 
 
 TABLES: dict[str, Callable[[RunConfig], Table]] = {
     "length": length_table, "attention": attention_table, "vocabulary": vocabulary_table, "batch": batch_table,
-    "depth": depth_table, "width": width_table, "corpus": corpus_table}
+    "depth": depth_table, "width": width_table, "corpus": corpus_table, "preparation": preparation_table}
 
 
 # What the processes do
@@ -150,11 +179,15 @@ def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cos
     return _cost_of(make_step, config, USUAL_BATCH)
 
 
-def first_start(config: RunConfig) -> tuple[float, float]:
-    """Seconds that the preparation of a corpus takes, and the process's peak in GiB."""
-    start = time.perf_counter()
-    prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
-    return time.perf_counter() - start, peak_memory(torch.device("cpu"))
+def first_start(config: RunConfig) -> Preparation:
+    """What the preparation of a corpus takes."""
+    start, start_of_cores = time.perf_counter(), time.process_time()
+    with _watched_memory() as peak:
+        prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+    seconds, core_seconds = time.perf_counter() - start, time.process_time() - start_of_cores
+    workers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    memory = max(peak.gib, peak_memory(torch.device("cpu")))
+    return Preparation(seconds, core_seconds + workers.ru_utime + workers.ru_stime, memory)
 
 
 def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
@@ -185,6 +218,18 @@ def write_corpus(folder: Path, pairs: int) -> tuple[Path, Path]:
     return files
 
 
+def repeat_corpus(folder: Path, corpus: Dataset, pairs: int) -> tuple[Path, Path]:
+    """Two text files of so many pairs: those of a corpus, then again and again, each time with another number behind them."""
+    files = folder / "repeated.src", folder / "repeated.tgt"
+    for file, side in zip(files, ("source", "target"), strict=True):
+        texts = list(corpus[side])
+        with file.open("w", encoding="utf-8") as lines:
+            for number, first in enumerate(range(0, pairs, len(texts))):
+                end = f" {number}\n" if number else "\n"
+                lines.writelines(text + end for text in texts[: pairs - first])
+    return files
+
+
 def _sentences(rng: np.random.Generator, words: list[str], lengths: np.ndarray) -> Iterator[str]:
     """Lines of so many Zipf-distributed words each."""
     numbers = np.minimum(rng.zipf(1.2, int(lengths.sum())), len(words)) - 1
@@ -212,6 +257,27 @@ def _cost_of(
     return Cost(tokens / statistics.median(seconds[WARM_UP_STEPS:]), peak_memory(device) - before)
 
 
+@contextmanager
+def _watched_memory() -> Iterator[SimpleNamespace]:
+    """Inside, `gib` rises to the most that this process and its workers hold together, where /proc tells."""
+    peak, done, me = SimpleNamespace(gib=0.0), threading.Event(), os.getpid()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            with suppress(OSError):  # one has just ended, or there is no /proc
+                all_of_us = [me, *map(int, Path(f"/proc/{me}/task/{me}/children").read_text().split())]
+                pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in all_of_us)
+                peak.gib = max(peak.gib, pages * resource.getpagesize() / 2**30)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
 def _random_batch(sentences: int, length: int, vocabulary: int) -> Batch:
     ids = np.random.default_rng(0).integers(EOS_ID + 1, vocabulary, (2, sentences, length))
     ids[:, :, -1] = EOS_ID
@@ -228,6 +294,12 @@ def _with_model(config: RunConfig, **options: Any) -> RunConfig:
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **options))
 
 
+def _with_data(config: RunConfig, train: tuple[str, ...], cache: str, *, workers: int) -> RunConfig:
+    data = dataclasses.replace(
+        config.data, path=None, train=train, validation=None, test=None, cache=cache, workers=workers)
+    return dataclasses.replace(config, data=data)
+
+
 def _in_fresh_process(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments, options)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # its processes may have workers of their own
+        return pool.submit(function, *arguments, **options).result()

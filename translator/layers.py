@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,7 +23,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation: Callable[[Tensor], Tensor] = F.relu if config.activation == "relu" else F.gelu
+        # In place, ReLU spares a copy of the layer's widest tensor; its gradient needs the output alone.
+        functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "gelu": F.gelu, "silu": F.silu}
+        self.activation = functions[config.activation]
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
         self.dropout = Dropout(config.activation_dropout)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
@@ -17,12 +18,12 @@ TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
 
 
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, smoothing: float = 0.0, r_drop: float = 0.0
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of softmax(hidden weight^T) to (1 - smoothing) x one-hot + smoothing x uniform, summed over N tokens.
+    """The cross-entropy of softmax(hidden weight^T + bias) to (1 - smoothing) x one-hot + smoothing x uniform, over N tokens.
 
-    hidden (N, D), weight (V, D), targets (N,) -> that sum, and the plain sum of -log p(target) that perplexity is made of
-    and that has no gradient; both scalars in float32. Products run in autocast's precision.
+    hidden (N, D), weight (V, D), bias (V,), targets (N,) -> its sum, and the plain sum of -log p(target) that perplexity is
+    made of and that has no gradient; both scalars in float32. Products run in autocast's precision.
 
     hidden (2 N, D) holds two passes over the same tokens, one after the other: both figures are then their mean, and
     `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
@@ -34,15 +35,16 @@ def projected_cross_entropy(
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     passes = hidden.unflatten(0, (len(hidden) // max(1, len(targets)) or 1, len(targets)))
-    loss, nll = _ProjectedCrossEntropy.apply(passes, weight, targets, smoothing, r_drop, dtype, needs_gradient)
+    loss, nll = _ProjectedCrossEntropy.apply(passes, weight, bias, targets, smoothing, r_drop, dtype, needs_gradient)
     return loss / len(passes), nll.detach() / len(passes)
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """With p = softmax(hidden weight^T) and q the smoothed targets, the logits' gradient is p - q.
+    """With p = softmax(hidden weight^T + bias) and q the smoothed targets, the logits' gradient is p - q.
 
-    So hidden's is (p - q) weight and weight's (p - q)^T hidden. What the uniform part of q adds to either is the same for
-    every token, or for every word, and is taken off by itself: only its one-hot part is taken from p.
+    So hidden's is (p - q) weight, weight's (p - q)^T hidden and bias's p - q, summed over tokens. What the uniform part of q
+    adds to each is the same for every token, or for every word, and is taken off by itself: only its one-hot part is taken
+    from p.
     """
 
     @staticmethod
@@ -50,6 +52,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         ctx: Any,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
         smoothing: float,
         r_drop: float,
@@ -62,6 +65,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         sum_of_words = weight.sum(0, dtype=torch.float32)
         hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
         weight_gradient = (-uniform * hidden.sum((0, 1))).expand_as(weight).clone() if needs_gradient else None
+        bias_gradient = None if bias is None else torch.full_like(bias, -uniform * len(hidden) * len(targets))
         loss = torch.zeros((), device=hidden.device)
         nll = torch.zeros((), device=hidden.device)
         tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // len(hidden))
@@ -69,7 +73,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             chunk = slice(start, start + tokens_at_once)
             h = hidden[:, chunk].to(dtype)
             target = targets[chunk, None].expand(len(hidden), -1, -1)
-            logits = h @ words.T
+            logits = F.linear(h, words, None if bias is None else bias.to(dtype))
             p = logits.softmax(-1)
             # log p = logit - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
             log_normaliser = logits.amax(-1).float() - p.amax(-1).float().log()
@@ -79,6 +83,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             if smoothing:
                 loss += smoothing * log_normaliser.sum()
                 loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) @ sum_of_words)
+                if bias is not None:
+                    loss -= uniform * target_nll.numel() * bias.sum()
             if r_drop and len(hidden) == 2:
                 disagreement, its_gradient = _disagreement(p, logits.float() - log_normaliser[..., None])
                 loss += r_drop * disagreement
@@ -87,14 +93,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 p.scatter_add_(-1, target, p.new_full((1, 1, 1), smoothing - 1).expand_as(target))
                 hidden_gradient[:, chunk] = p @ words - uniform * sum_of_words
                 weight_gradient += p.flatten(0, 1).T @ h.flatten(0, 1)
+                if bias_gradient is not None:
+                    bias_gradient += p.sum((0, 1), dtype=torch.float32)
         if hidden_gradient is not None and weight_gradient is not None:
-            ctx.save_for_backward(hidden_gradient, weight_gradient)
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         return loss, nll
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor, of_nll: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
-        return hidden_gradient * of_loss, weight_gradient * of_loss, None, None, None, None, None
+        gradients = (None if gradient is None else gradient * of_loss for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None, None, None
 
 
 def _disagreement(p: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:

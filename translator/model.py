@@ -54,6 +54,9 @@ class DecoderState:
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis k of sentence b continues hypothesis parents[b, k]; parents (B, K) may hold more or fewer than now."""
         self.past.reorder(parents)
+        if (entries := self.past.drop_unseen()) is not None:
+            for cache in self.caches:
+                cache.keep(entries)
         if self.coverage is not None:
             self.coverage = self.coverage.gather(1, parents[:, :, None].expand(-1, -1, self.coverage.size(2)))
 
@@ -84,7 +87,7 @@ class Transformer(nn.Module):
         # Pre-norm layers leave their sum unnormalised; post-norm layers do not.
         self.encoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
-        self.output = nn.Linear(config.d_model, target_vocab, bias=False)
+        self.output = nn.Linear(config.d_model, target_vocab, bias=config.output_bias)
         if config.tied != "none":
             self.output.weight = target_tokens.weight
         self._initialise()

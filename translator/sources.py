@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
 from translator.errors import UserError, one_line
+from translator.languages import tag_of
 
 # Lines of paired files that are held at once.
 READ_LINES = 10_000
@@ -140,7 +142,11 @@ def identity(config: DataConfig) -> list[Any]:
     for file in files:
         if not file.is_file():
             raise UserError(f"{file}: no such file (named by data.train, data.validation or data.test)")
-    return [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return list(map(_version, files))
+
+
+def _version(file: Path) -> tuple[str, int, int]:
+    return str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns
 
 
 def _commit(config: DataConfig) -> list[str]:
@@ -240,15 +246,19 @@ def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> D
         raise UserError(f"{path}: is empty")
     builder, options = reader
     if builder == "csv":
-        options = options | {"converters": dict.fromkeys((config.source, config.target), str)}  # 007 stays 007
+        options = options | {"converters": dict.fromkeys(itertools.chain(*config.directions), str)}  # 007 stays 007
     if builder == "json":
-        _refuse_null_rows(path)
+        _refuse_null_rows(path, _version(path))
     # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
     return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", streaming=streaming, **options)
 
 
-def _refuse_null_rows(path: Path) -> None:
-    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it."""
+@cache
+def _refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
+    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it.
+
+    Looked for once in each `version` of a file, however often it is streamed.
+    """
     lines = read_lines(path)
     first = next(lines, "").removeprefix("\ufeff")
     if first.startswith("["):
@@ -264,19 +274,35 @@ def _refuse_null_rows(path: Path) -> None:
 
 
 def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
-    """The two columns, or the two languages of a `translation` column, as source and target."""
-    names = [config.source, config.target]
+    """The columns of two languages, or those languages of a `translation` column, as source and target.
+
+    Of more languages, every row in all directions, with the tag of the one wanted before each source if there is a choice.
+    """
+    names = list(dict.fromkeys(itertools.chain(*config.directions)))
+    columns = {name: name for name in names}
     if "translation" in rows.column_names and not set(names) <= set(rows.column_names):
         rows = rows.select_columns(["translation"]).flatten()
-        names = [f"translation.{name}" for name in names]
-    for name in names:
-        if name not in rows.column_names:
+        columns = {name: f"translation.{name}" for name in names}
+    for name, column in columns.items():
+        if column not in rows.column_names:
             there = ", ".join(column.removeprefix("translation.") for column in rows.column_names)
-            raise UserError(
-                f"{where}: has no column or language {name.removeprefix('translation.')}, but {there}; "
-                "set data.source and data.target")
-    renamed = rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"), strict=True)))
-    return renamed.with_format(None)  # a saved dataset may ask for another, such as tensors
+            raise UserError(f"{where}: has no column or language {name}, but {there}; set data.source and data.target")
+    rows = rows.select_columns(list(columns.values())).with_format(None)  # a saved dataset may ask for another, such as tensors
+    if len(config.directions) == 1:
+        return rows.rename_columns(dict(zip(columns.values(), ("source", "target"), strict=True)))
+
+    def in_all_directions(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        texts = [dict(zip(names, row, strict=True)) for row in zip(*(batch[columns[name]] for name in names), strict=True)]
+        return {
+            "source": [
+                f"{tag_of(target)}{row[source]}" if config.tags and isinstance(row[source], str) else row[source]
+                for row in texts for source, target in config.directions],
+            "target": [row[target] for row in texts for _, target in config.directions]}
+
+    Path(config.cache).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
+        return rows.map(
+            in_all_directions, batched=True, remove_columns=rows.column_names, cache_file_name=f"{folder}/pairs.arrow")
 
 
 def _require_text(pairs: Dataset, where: str) -> None:

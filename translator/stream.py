@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
-from datasets import Dataset, concatenate_datasets
+import pyarrow as pa
+from datasets import Dataset
+from datasets.table import InMemoryTable
 
 from translator.batching import Batch, BatchSource
 from translator.cleaning import Counts, HeldOut, clean
 from translator.config import DataConfig
-from translator.data import TOKENS, Corpus, describe_counts, encoded
+from translator.data import Corpus, describe_counts, encoded
 from translator.errors import UserError
 from translator.sources import windows
 from translator.tracking import say
@@ -31,7 +33,7 @@ class WindowSource:
         self.max_tokens = max_tokens
         self.seed = seed
         self.sampling = sampling
-        self._held_out = HeldOut()
+        self._held_out = HeldOut(config)
         for split in (corpus.validation, corpus.test):
             self._held_out.add(list(zip(split["source"], split["target"], strict=True)))
         self._windows: Iterator[Dataset] = iter(())
@@ -65,14 +67,16 @@ class WindowSource:
         rows = next(self._windows)
         self._next += 1
         counts = Counts()
-        pairs = list(clean(rows, self.config, self._held_out, counts))
-        texts = Dataset.from_dict({"source": [s for s, _ in pairs], "target": [t for _, t in pairs]})
+        texts = _dataset(clean(rows, self.config, self._held_out, counts))
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        batches = encoded(texts, *tokenizers, self.max_tokens, counts, Counter(), Counter())
-        parts = [Dataset.from_dict(columns, features=TOKENS) for columns in batches]
+        tokens = list(encoded(texts, tokenizers, self.max_tokens, counts, Counter()))
         told = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
         if not counts.kept:
             raise UserError(f"data.train: no pair is left after cleaning of {told}")
         say(told)
         return BatchSource(
-            concatenate_datasets(parts), tokenizers, max_tokens=self.max_tokens, seed=self.seed, sampling=self.sampling)
+            _dataset(tokens), tokenizers, max_tokens=self.max_tokens, seed=self.seed, sampling=self.sampling)
+
+
+def _dataset(tables: Iterable[pa.Table]) -> Dataset:
+    return Dataset(InMemoryTable(pa.concat_tables(tables)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import sentencepiece as spm
 
 from translator.config import TokenizerConfig
 from translator.errors import UserError
+from translator.languages import is_tag
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
@@ -24,8 +26,11 @@ class Tokenizer:
     Kudo and Richardson 2018, https://arxiv.org/abs/1808.06226.
     """
 
-    def __init__(self, model: bytes) -> None:
-        """`model`: the bytes of a SentencePiece model whose special ids are ours; UserError otherwise."""
+    def __init__(self, model: bytes, tag: str | None = None) -> None:
+        """`model`: the bytes of a SentencePiece model whose special ids are ours; UserError otherwise.
+
+        `tag`: the piece that every text's ids begin with, such as the language tag of a multilingual model.
+        """
         self.model = model
         try:
             self._processor = spm.SentencePieceProcessor(model_proto=model)
@@ -34,14 +39,33 @@ class Tokenizer:
         processor = self._processor
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
+        # Pieces that another side's model brought in: they segment nothing, and yet stand for a character unknown here.
+        self._foreign = {processor.id_to_piece(i): i for i in range(len(self)) if processor.is_unused(i)}
+        self.tag_ids = [] if tag is None else [processor.piece_to_id(tag)]
+        if UNK_ID in self.tag_ids:
+            raise UserError(f"no piece {tag!r} in the vocabulary, as tokenizer.source_tag or tokenizer.target_tag wants one")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
+        # Of a model of several languages: the tags of those that it translates to, for each text to choose from.
+        self.tags = tuple(filter(is_tag, self.pieces(range(len(self))))) if tag is None else ()
+        self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, `EOS_ID` last."""
-        return [ids + [EOS_ID] for ids in self._processor.encode(list(texts))]
+        """Ids of each text, the tag first, if there is one, and `EOS_ID` last."""
+        return [self.tag_ids + ids + [EOS_ID] for ids in self.encode_phrases(texts)]
+
+    def encode_phrases(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text as a part of a longer one: nothing before and nothing behind."""
+        return [
+            self._recognised(text, ids) for text, ids in zip(texts, self._processor.encode(list(texts)), strict=True)]
+
+    def _recognised(self, text: str, ids: list[int]) -> list[int]:
+        if not self._foreign or UNK_ID not in ids:
+            return ids
+        spelled = self._processor.encode(text, out_type=str)
+        return [self._foreign.get(piece, i) if i == UNK_ID else i for piece, i in zip(spelled, ids, strict=True)]
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Like `encode`, with a random segmentation of each text: a function of `seed` alone.
@@ -51,8 +75,9 @@ class Tokenizer:
         """
         # SentencePiece can sample by itself, but mixes the thread's address into its seed: no two processes agree.
         rng = np.random.default_rng(seed)
-        return [self._choose(self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST), alpha, rng) + [EOS_ID]
-                for text in texts]
+        return [
+            [*self.tag_ids, *self._choose(self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST), alpha, rng), EOS_ID]
+            for text in texts]
 
     def _choose(self, candidates: list[list[int]], alpha: float, rng: np.random.Generator) -> list[int]:
         scores = alpha * np.array([sum(self._log_probability[i] for i in ids) for ids in candidates])
@@ -71,6 +96,21 @@ class Tokenizer:
         """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
         return list(self._processor.encode(text, out_type=str))
 
+    def count_tags(self, ids: Sequence[int]) -> int:
+        """How many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
+        return next((place + 1 for place, i in enumerate(ids[:2]) if i in self._marks), 0)
+
+    def spans(self, text: str) -> list[str]:
+        """What each piece of a text stands for in it, often with the space before: put together they are the text again."""
+        data = text.encode()
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        bounds = [0, *(piece.begin for piece in pieces[1:]), len(data)]
+        return [data[first:last].decode() for first, last in itertools.pairwise(bounds)]
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text: put together they are what `decode` gives. Of a character's bytes the last adds it."""
+        return [piece.surface for piece in self._processor.decode(list(ids), return_type="proto").pieces]
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as the piece a person can read."""
         return [self._processor.id_to_piece(i) for i in ids]
@@ -79,23 +119,27 @@ class Tokenizer:
         path.write_bytes(self.model)
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, tag: str | None = None) -> Tokenizer:
         try:
-            return cls(path.read_bytes())
+            return cls(path.read_bytes(), tag)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
 
 
-def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Train a SentencePiece model on `texts`; UserError where they are too few for `tokenizer.vocab_size`."""
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequence[str] = ()) -> Tokenizer:
+    """Train a SentencePiece model on `texts`, each of `symbols` a piece of its own.
+
+    UserError where the texts are too few for `tokenizer.vocab_size`.
+    """
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
             vocab_size=config.vocab_size, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
+            user_defined_symbols=[symbol.strip() for symbol in symbols],
             pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
             num_threads=2, minloglevel=2)
     except RuntimeError as error:

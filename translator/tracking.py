@@ -6,18 +6,18 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from translator.distributed import first
 from translator.errors import UserError
+from translator.plots import History, draw_attention
 
 # Seconds between lines on a console that is no terminal.
 QUIET_SECONDS = 30
@@ -72,7 +72,12 @@ class Tracker:
 
     def attention_map(self, update: int, name: str, weights: Tensor, source: Sequence[str], target: Sequence[str]) -> None:
         """Draw attention weights (H, T, S), one panel a head, with the pieces along the axes."""
-        figure = draw_attention(weights, source, target)
+        panels = {f"head {number}": head for number, head in enumerate(weights, start=1)}
+        try:
+            figure = draw_attention(panels, source, target, columns=min(4, len(panels)))
+        except UserError as error:  # no picture is worth a training
+            say(f"warning: {error}")
+            return
         with self._writing():
             self._writer.add_figure(name, figure, update)
 
@@ -112,14 +117,16 @@ class Progress:
         self._bar.close()
 
 
-def draw_attention(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Figure:
-    """Attention weights (H, T, S) as one panel a head: a row for each target piece, a column for each source piece."""
-    heads = weights.size(0)
-    figure = Figure(figsize=(0.9 + heads * (0.9 + 0.22 * len(source)), 1.2 + 0.22 * len(target)), layout="constrained")
-    FigureCanvasAgg(figure)
-    for head, axes in enumerate(figure.subplots(1, heads, squeeze=False)[0]):
-        axes.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
-        axes.set_yticks(range(len(target)), target if head == 0 else [""] * len(target), fontsize=7)
-        axes.set_title(f"head {head + 1}", fontsize=8)
-    return figure
+def read_history(metrics_file: Path) -> tuple[History, int]:
+    """What `Tracker.scalars` has recorded, and how many lines of it cannot be read; nothing where there is no such file."""
+    history, unreadable = defaultdict[str, list[tuple[float, float]]](list), 0
+    for line in metrics_file.read_bytes().splitlines() if metrics_file.is_file() else ():
+        try:
+            values = {str(name): float(value) for name, value in json.loads(line).items()}
+            update = values.pop("update")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            unreadable += 1
+            continue
+        for name, value in values.items():
+            history[name].append((update, value))
+    return history, unreadable

@@ -238,7 +238,9 @@ class Trainer:
         update = self.state.update
         if any(v["update"] == update for v in self.state.validations):
             return False
-        return self._out_of_budget() or (update > 0 and update % self.config.train.validate_every == 0)
+        if update == 0:
+            return self.config.init is not None  # which tells what there is to improve on
+        return self._out_of_budget() or update % self.config.train.validate_every == 0
 
     # Validation and the choice of weights
 

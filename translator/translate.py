@@ -18,6 +18,7 @@ from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
 from translator.device import DecodingPrecision, convert, resolve_device
 from translator.errors import UserError
+from translator.languages import split_tag, tag_of
 from translator.mbr import by_expected_score
 from translator.model import Transformer
 from translator.search import Demands, Hypothesis, search
@@ -73,10 +74,10 @@ class Details:
 
 
 @dataclass(frozen=True)
-class _Unit:
+class Unit:
     """A sentence to search for."""
 
-    ids: list[int]
+    ids: list[int]  # of its tag too, if it has one
     text: str
     prefix: list[int]
     required: tuple[str, ...]
@@ -97,7 +98,7 @@ class Translator:
             tokenizers = folder.load_tokenizers()
             if not models:
                 first, longest = tokenizers, folder.longest_source()
-            elif [t.model for t in tokenizers] != [t.model for t in first]:
+            elif [(t.model, t.tag_ids) for t in tokenizers] != [(t.model, t.tag_ids) for t in first]:
                 raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
             weights = folder.load_weights()
             with torch.device("meta"):  # where a model takes no memory, whatever sizes config.yaml says
@@ -141,12 +142,12 @@ class Translator:
         self, texts: Sequence[str | bytes | Request], search: SearchConfig | None = None
     ) -> list[Translation]:
         """Like calling, with n-best lists, scores and the reason why a text was refused."""
-        options = self._within_positions(search or self.search)
-        plans = [self._plan(text if isinstance(text, Request) else Request(text), options) for text in texts]
+        options = search or self.search
+        plans = [self.plan(text if isinstance(text, Request) else Request(text), options) for text in texts]
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
-        found = iter(self._translate_units(units, options))
+        found = iter(self.translate_units(units, options))
         return [
-            Translation(refused=plan) if isinstance(plan, str) else _join([next(found) for _ in plan]) for plan in plans]
+            Translation(refused=plan) if isinstance(plan, str) else join([next(found) for _ in plan]) for plan in plans]
 
     def stream(
         self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None
@@ -161,59 +162,84 @@ class Translator:
     ) -> list[Details | None]:
         """What the models make of translations that are given, token by token, with the words aligned by attention.
 
-        None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions.
+        None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions, and
+        where it is not clear to which language.
         """
         options = self._within_positions(search or self.search)
-        ids = dict(enumerate(zip(
-            self.source_tokenizer.encode(sources), self.target_tokenizer.encode(translations), strict=True)))
-        lengths = {i: max(map(len, pair)) for i, pair in ids.items()}
+        tagged = [self._tag(source, options) for source in sources]
+        ids = list(zip(
+            self.source_tokenizer.encode(["".join(parts) for parts in tagged]), self.target_tokenizer.encode(translations),
+            strict=True))
+        fitting = [
+            i for i, pair in enumerate(ids)
+            if max(map(len, pair)) <= options.max_source_tokens and not self._language_trouble(tagged[i][0])]
         result: dict[int, Details] = {}
-        for batch in _batches({i: n for i, n in lengths.items() if n <= options.max_source_tokens}, options.batch_tokens):
-            for i, rating in zip(batch, self._rate([ids[i] for i in batch]), strict=True):
-                pieces = self.target_tokenizer.pieces(ids[i][1])
-                links = align_words(rating.attention, self.source_tokenizer.pieces(ids[i][0][:-1]), pieces[:-1])
-                result[i] = Details(
-                    tuple(pieces), rating.log_probabilities,
-                    rating.log_probability / length_penalty(len(pieces), options), tuple(links))
-        return [result.get(i) for i in ids]
+        for i, rating in zip(fitting, self.rate([ids[i] for i in fitting], options), strict=True):
+            pieces = self.target_tokenizer.pieces(ids[i][1])
+            before, first = self.source_tokenizer.count_tags(ids[i][0]), self.target_tokenizer.count_tags(ids[i][1])
+            links = align_words(
+                rating.attention[first:, before:], self.source_tokenizer.pieces(ids[i][0][before:-1]), pieces[first:-1])
+            result[i] = Details(
+                tuple(pieces), rating.log_probabilities,
+                rating.log_probability / length_penalty(len(pieces), options), tuple(links))
+        return [result.get(i) for i in range(len(ids))]
 
     # From texts to units
 
-    def _plan(self, request: Request, options: SearchConfig) -> list[_Unit] | str:
+    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
         """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
-        text = request.text
+        text, options = request.text, self._within_positions(options)
         try:
             text = text.decode() if isinstance(text, bytes) else text.encode().decode()
         except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
             unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
             return f"not UTF-8 at {unit} {start + 1:,}; not translated"
+        tag, text = self._tag(text, options)
         if not text.strip():
-            return [_Unit([EOS_ID], "", [], ())]
+            return [Unit([EOS_ID], "", [], ())]
         required, prefix = (*options.required, *request.required), options.prefix + request.prefix
-        if trouble := self._trouble(required, prefix, options):
+        if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
             return f"{trouble}; not translated"
-        [ids] = self.source_tokenizer.encode([text])
         sentences = [text]
+        [ids] = self.source_tokenizer.encode([tag + text])
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
             sentences = split_sentences(text)
         terminology = self._terminology(options.terminology or "")
-        prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1] if prefix else []
+        prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1]
         units = []
         for number, sentence in enumerate(sentences):
-            ids = self.source_tokenizer.encode([sentence])[0] if len(sentences) > 1 else ids
+            ids = self.source_tokenizer.encode([tag + sentence])[0] if len(sentences) > 1 else ids
             if len(ids) > options.max_source_tokens:
                 return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
-            units.append(_Unit(
-                ids, sentence, [] if number else prefix_ids, (*required, *terminology.required(sentence))))
-            demanded = len(units[-1].prefix) + sum(len(ids) - 1 for ids in self.target_tokenizer.encode(units[-1].required))
+            units.append(Unit(
+                ids, sentence, self.target_tokenizer.tag_ids if number else prefix_ids,
+                (*required, *terminology.required(sentence))))
+            demanded = len(units[-1].prefix) + sum(map(len, self.target_tokenizer.encode_phrases(units[-1].required)))
             if self.positions is not None and demanded >= self.positions:
                 return f"its prefix and phrases have more than model.max_positions={self.positions} tokens; not translated"
         return units
 
+    def _tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
+        """The tag of the language wanted, by the text itself or else by the options; and the text without it."""
+        tag, rest = split_tag(text)
+        if tag.rstrip() in self.source_tokenizer.tags:
+            return tag, rest
+        return "" if options.language is None else tag_of(options.language), text
+
+    def _language_trouble(self, tag: str) -> str:
+        """Why a text with this tag cannot be translated, if so."""
+        tags = self.source_tokenizer.tags
+        if not tags:
+            return "search.language is for models of several languages, and this one has no choice" if tag else ""
+        return "" if tag.rstrip() in tags else (
+            f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
+
     def _trouble(self, required: Sequence[str], prefix: str, options: SearchConfig) -> str:
         """Why the demands cannot be met, if so."""
-        if required and (options.sampling or options.groups > 1):
-            return "phrases can be required of plain beam search alone, without search.sampling and search.groups"
+        if required and (options.sampling or options.groups > 1 or options.keep_places):
+            return (
+                "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
+                "search.keep_places")
         for text in (*required, prefix):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 return f"{text!r} holds half a character"
@@ -237,7 +263,8 @@ class Translator:
 
     # From units to translations
 
-    def _translate_units(self, units: list[_Unit], options: SearchConfig) -> list[Translation]:
+    def translate_units(self, units: Sequence[Unit], options: SearchConfig) -> list[Translation]:
+        """The translation of each sentence, in order."""
         lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit.ids != [EOS_ID]}
         result = [Translation()] * len(units)
         for batch in _batches(lengths, options.batch_tokens):
@@ -245,7 +272,7 @@ class Translator:
                 result[i] = translation
         return result
 
-    def _translate_batch(self, units: list[_Unit], options: SearchConfig) -> list[Translation]:
+    def _translate_batch(self, units: list[Unit], options: SearchConfig) -> list[Translation]:
         found = self._search(units, options)
         translations = [
             self._rank(unit, hypotheses, options) for unit, hypotheses in zip(units, found, strict=True)]
@@ -254,7 +281,7 @@ class Translator:
                 self._without_banned(unit, translation, options) for unit, translation in zip(units, translations, strict=True)]
         return translations
 
-    def _without_banned(self, unit: _Unit, translation: Translation, options: SearchConfig) -> Translation:
+    def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
         """Search again, without the tokens by which the outputs so far spell banned phrases, until none does."""
         banned = whole_words(*options.banned)
         spellings: list[tuple[int, ...]] = []
@@ -279,11 +306,11 @@ class Translator:
         return ids[first:last]
 
     def _search(
-        self, units: list[_Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
     ) -> list[list[Hypothesis]]:
         for model in self.models:
             model.eval()
-        required = [[ids[:-1] for ids in self.target_tokenizer.encode(unit.required)] for unit in units]
+        required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
         longest = None if self.positions is None else self.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, longest)
         if options.mbr:
@@ -298,14 +325,14 @@ class Translator:
                 raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
-    def _rank(self, unit: _Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
+    def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
         """The texts of hypotheses, best first."""
         if not hypotheses:
             return Translation(refused="no translation keeps to all that was asked for; not translated")
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
         if options.copy_unknown:
             texts = [
-                self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
+                self._copy_unknown(unit, hypothesis, options) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
         texts = [_as_line(text) for text in texts]
         best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
@@ -318,25 +345,31 @@ class Translator:
             texts, hypotheses = list(best_of_text), list(best_of_text.values())
         return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
 
-    def _copy_unknown(self, unit: _Unit, hypothesis: Hypothesis) -> str:
+    def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis, options: SearchConfig) -> str:
         """The text, with what the source spells in place of unknown pieces: of its own unknown ones, the most attended to."""
-        [rating] = self._rate([(unit.ids, [*hypothesis.ids, EOS_ID])])
+        [rating] = self.rate([(unit.ids, [*hypothesis.ids, EOS_ID])], options)
+        tags = self.source_tokenizer.count_tags(unit.ids)
+        ids, attention = unit.ids[tags:-1], rating.attention[:, tags:-1]
         spelled = self.source_tokenizer.spell(unit.text)
-        unknown = [i for i, piece in enumerate(unit.ids[:-1]) if piece == UNK_ID] or list(range(len(spelled)))
+        unknown = [i for i, piece in enumerate(ids) if piece == UNK_ID] or list(range(len(ids)))
         pieces = self.target_tokenizer.pieces(hypothesis.ids)
         for place, piece in enumerate(hypothesis.ids):
             if piece == UNK_ID:
-                pieces[place] = spelled[unknown[int(rating.attention[place, unknown].argmax())]]
+                pieces[place] = spelled[unknown[int(attention[place, unknown].argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
-    def _rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Rating]:
+    def rate(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], options: SearchConfig) -> list[Rating]:
+        """What the models make of each pair of a source and an output, both of which end in EOS."""
         for model in self.models:
             model.eval()
-        sources, outputs = zip(*pairs, strict=True)
-        return rate(self.models, sources, outputs, self.device)
+        result: dict[int, Rating] = {}
+        for batch in _batches({i: max(map(len, pair)) for i, pair in enumerate(pairs)}, options.batch_tokens):
+            sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
+            result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
+        return [result[i] for i in range(len(pairs))]
 
 
-def _join(sentences: list[Translation]) -> Translation:
+def join(sentences: list[Translation]) -> Translation:
     """The translation of a text from those of its sentences: of several, the best of each."""
     if len(sentences) == 1:
         return sentences[0]

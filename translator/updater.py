@@ -135,4 +135,5 @@ class _Loss(nn.Module):
         passes = 2 if r_drop and self.model.training else 1
         hidden = self.hidden(*(tensor.repeat(passes, 1) for tensor in (source, target_in, real)))
         return projected_cross_entropy(
-            hidden, self.model.output.weight, target_out[real], smoothing=self.train_config.label_smoothing, r_drop=r_drop)
+            hidden, self.model.output.weight, target_out[real], bias=self.model.output.bias,
+            smoothing=self.train_config.label_smoothing, r_drop=r_drop)

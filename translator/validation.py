@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from translator.attention import padding_mask
-from translator.batching import Batch, BatchSource, collate
+from translator.attention_maps import attention_maps
+from translator.batching import Batch, BatchSource
 from translator.data import Corpus
 from translator.distributed import decide, gather, share, totals
 from translator.metrics import score
 from translator.model import Transformer
-from translator.tokenizer import PAD_ID
 from translator.tracking import Tracker, say
 
 SAMPLE_TRANSLATIONS = 5
@@ -72,12 +71,9 @@ class Validator:
         tracker.text(update, "validation/samples", "\n".join(f"| {' | '.join(row)} |" for row in rows))
         tracker.attention_map(update, "validation/attention", *self._attention_of_first())
 
-    @torch.no_grad()
     def _attention_of_first(self) -> tuple[Tensor, list[str], list[str]]:
         """The last layer's cross-attention (H, T, S) for the first pair, and both sides' pieces."""
         pair = self.corpus.validation[0]
-        batch = collate([pair["source_ids"]], [pair["target_ids"]]).to(next(self.model.parameters()).device)
-        mask = padding_mask(batch.source, PAD_ID)
-        _, weights = self.model.decode(batch.target_in, self.model.encode(batch.source), mask, need_weights=True)
-        return (weights[-1][0], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
+        maps = attention_maps(self.model, pair["source_ids"], pair["target_ids"])
+        return (maps.cross[-1], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
                 self.corpus.target_tokenizer.pieces(pair["target_ids"]))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from translator.config import SearchConfig
-from translator.tokenizer import PAD_ID
+from translator.tokenizer import EOS_ID, PAD_ID
 
 # Numbers whose largest is found first, on the way to the largest of all.
 CHUNK = 64
@@ -31,12 +31,15 @@ def best_continuations(
 ) -> Continuations:
     """The most probable continuations, one for each place that no finished hypothesis has taken.
 
+    Where places stay there are twice as many, as those that end leave their places to others; none but the first `beam_size`
+    may end.
+
     scores (B, K), log_probabilities (B, K, V), places (B, G), where G groups of hypotheses search side by side. With more than
     one, each holds what the groups before it have chosen in this step against a token, `diversity` for each time: diverse beam
     search, Vijayakumar et al. 2016, https://arxiv.org/abs/1610.02424, section 4.1, with Hamming diversity.
     """
     groups = places.size(1)
-    width, size = scores.size(1) // groups, config.beam_size // groups
+    width, size = scores.size(1) // groups, config.beam_size // groups * (2 if config.places_stay else 1)
     chosen: list[Continuations] = []
     for group in range(groups):
         members = slice(group * width, (group + 1) * width)
@@ -52,9 +55,12 @@ def best_continuations(
             ranked = values
         start = scores[:, members, None]
         ranking, index = (start + ranked).flatten(1).topk(min(size, ranked[0].numel()))
+        continued = tokens.flatten(1).gather(1, index)
         taken = torch.arange(ranking.size(1), device=scores.device) >= places[:, group, None]
+        if config.places_stay:
+            taken &= continued == EOS_ID
         totals = (start + values).flatten(1).gather(1, index).masked_fill(taken, -torch.inf)
-        chosen.append(Continuations(totals, group * width + index // ranked.size(2), tokens.flatten(1).gather(1, index)))
+        chosen.append(Continuations(totals, group * width + index // ranked.size(2), continued))
     return Continuations(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True))) if groups > 1 else chosen[0]
 
 

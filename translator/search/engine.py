@@ -25,8 +25,8 @@ NEVER = (PAD_ID, UNK_ID, BOS_ID)
 # Steps between two looks at which sentences are done: each look makes a GPU wait.
 LOOK_EVERY = {"cpu": 1}
 LOOK_EVERY_ELSEWHERE = 8
-# Probabilities worked out at once on a CPU.
-AT_ONCE = 1 << 20
+# Probabilities worked out at once on a CPU: more leave its cache, fewer make products less efficient.
+AT_ONCE = 1 << 21
 
 
 class Model(Protocol):
@@ -46,7 +46,8 @@ def search(
 
     A sentence has `beam_size` places. At each step the most probable continuations of its open hypotheses fill the places
     that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
-    hypothesis can but end. So with one place this is greedy search. In sampling each place draws for itself.
+    hypothesis can but end. So with one place this is greedy search. In sampling each place draws for itself. With
+    `keep_places` no place is ever taken.
 
     A sentence is done when no place is open, or when no open hypothesis can still be among the n best. That is exact:
     log-probabilities add numbers that are never positive, so whatever an open hypothesis of log-probability p <= 0 becomes, its
@@ -174,9 +175,12 @@ class _Beams:
         history = self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.size(2)))
         ends = tokens == EOS_ID
         self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
-        self.places = self.places - (ends & totals.isfinite()).unflatten(1, (self.config.groups, -1)).sum(dim=2)
         self.scores = totals.masked_fill(ends, -torch.inf)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
+        if self.config.places_stay:
+            self._keep_best()
+        else:
+            self.places = self.places - (ends & totals.isfinite()).unflatten(1, (self.config.groups, -1)).sum(dim=2)
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 
@@ -238,6 +242,12 @@ class _Beams:
         if self.config.coverage_penalty:
             scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.config.coverage_penalty)
         self.finished = self.finished.add(scores, log_probabilities, tokens)
+
+    def _keep_best(self) -> None:
+        """Leave as many open hypotheses as there are places."""
+        self.scores, best = self.scores.topk(min(self.config.beam_size, self.scores.size(1)))
+        self.tokens = self.tokens.gather(1, best[:, :, None].expand(-1, -1, self.tokens.size(2)))
+        self.state.reorder(best)
 
     def _drop_done(self) -> None:
         """Take the sentences out of which nothing better can come."""

@@ -1,0 +1,58 @@
+"""Write a run for other programs: `python scripts/export.py format=ctranslate2 run=runs/x`. Options: conf/export.yaml."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import hydra
+from omegaconf import DictConfig
+
+from translator.building import from_hydra
+from translator.checkpoint import RunFolder, newest_run, write_text
+from translator.config import ExportConfig
+from translator.errors import UserError, one_line_errors
+from translator.export.card import model_card
+from translator.export.decoding import Decoding
+from translator.export.folder import replaced
+from translator.translate import Translator
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="export")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    config = from_hydra(ExportConfig, composed)
+    exporter = module_of(config.format)
+    run = Path(config.run) if config.run else newest_run(Path(config.runs))
+    translator = Translator(run, device="cpu")
+    if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
+        raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
+    decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
+    output = Path(config.output) if config.output else run / default_name(config)
+    with replaced(output, run, config.format) as folder:
+        options = {"quantization": config.quantization} if config.format == "ctranslate2" else {}
+        exporter.write(translator, decoding, folder, **options)
+        usage = exporter.usage(translator, decoding, config.push or str(output))
+        write_text(folder / "README.md", model_card(RunFolder(run), decoding, usage, exporter.LIBRARY))
+    print(f"written to {output}; its README.md has these lines:\n\n{usage}")
+    if config.push:
+        print(f"uploaded to {exporter.push(output, config.push)}")
+
+
+def module_of(form: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"translator.export.{form}")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"format={form}: {error.name} is not installed; `make export FORMAT={form}` or pip install 'translator[{form}]' "
+            "brings it") from error
+
+
+def default_name(config: ExportConfig) -> str:
+    return f"ctranslate2-{config.quantization}" if config.format == "ctranslate2" else config.format
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -1,0 +1,43 @@
+"""Make a run folder of a trained model: `python scripts/import.py init=x/opus-mt-en-de name=opus`. Options: conf/train.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from translator.building import from_hydra
+from translator.checkpoint import RunFolder
+from translator.config import RunConfig
+from translator.errors import UserError, one_line_errors
+from translator.lock import sole_user
+from translator.pretrained import adopt, load_pretrained
+from translator.tracking import say
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    if not composed.init:
+        raise UserError("init names no model to import; give FROM=FOLDER, or the id of one on the hub")
+    named = [override.split("=")[0] for override in HydraConfig.get().overrides.task]
+    if not {"data.source", "data.target"} <= set(named):
+        raise UserError('data.source and data.target: say which languages it is for: ARGS="data.source=en data.target=de"')
+    config = from_hydra(RunConfig, composed)
+    assert config.init is not None
+    folder = RunFolder(Path(config.runs) / config.name)
+    if folder.config_file.is_file():
+        raise UserError(f"{folder.path}: there is a run already; choose another name=")
+    pretrained = load_pretrained(config.init, config)
+    config = adopt(config, pretrained, named)
+    with sole_user(folder.path):
+        folder.create(config, pretrained.tokenizers, {}, pretrained.weights)
+    say(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
+        f"Next:\n  make translate TEXT=\"...\" RUN={folder.path}\n  make train ARGS=\"init={folder.path} data=...\"")
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

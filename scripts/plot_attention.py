@@ -1,0 +1,81 @@
+"""Draw every attention for a sentence: `python scripts/plot_attention.py text="A dog."`. Options: conf/plot_attention.yaml."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+from torch import Tensor
+
+from translator.attention_maps import attention_maps
+from translator.building import from_hydra
+from translator.checkpoint import newest_run, write_bytes
+from translator.config import PlotAttentionConfig
+from translator.device import tune_cpu
+from translator.errors import UserError, one_line_errors
+from translator.plots import draw_attention, png, undrawn
+from translator.tokenizer import BOS_ID, EOS_ID
+from translator.tracking import say
+from translator.translate import Request, Translator
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="plot_attention")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    config = from_hydra(PlotAttentionConfig, composed)
+    tune_cpu()
+    run = Path(config.run) if config.run else newest_run(Path(config.runs))
+    translator = Translator(run, device=config.device)
+    [model] = translator.models
+    source, target = pair(translator, config)
+    maps = attention_maps(model, source, target)
+    of_source, of_target = translator.source_tokenizer.pieces(source), translator.target_tokenizer.pieces(target)
+    pictures = {
+        "encoder": ("Encoder: what each piece of the source (row) attends to", maps.encoder, of_source, of_source),
+        "decoder": ("Decoder: what each piece of the output (row), while it is chosen, attends to of those before it",
+                    maps.decoder, [*translator.target_tokenizer.pieces([BOS_ID]), *of_target[:-1]], of_target),
+        "cross": ("Decoder: what each piece of the output (row), while it is chosen, attends to of the source",
+                  maps.cross, of_source, of_target)}
+    figures = {
+        name: draw_attention(panels(weights), columns, rows, columns=weights.size(1), title=title)
+        for name, (title, weights, columns, rows) in pictures.items()}
+    folder = Path(config.output) if config.output else run / "attention"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        write_bytes(folder / f"{name}.png", png(figure))
+        print(folder / f"{name}.png")
+    if missing := undrawn([*of_source, *of_target]):
+        say(f"no installed font has {missing}: shown by code points; a font such as Noto Sans CJK has most")
+
+
+def pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:
+    """The ids of the sentence and of its translation, EOS last."""
+    options = dataclasses.replace(config.search, split_sentences=False)
+    plan = translator.plan(Request(config.text), options)
+    if isinstance(plan, str):
+        raise UserError(f"text: {plan}")
+    source = plan[0].ids
+    if config.target:
+        [target] = translator.target_tokenizer.encode([config.target])
+    else:
+        [translation] = translator.translate([config.text], options)
+        if not translation.hypotheses:
+            raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
+        target = [*translation.hypotheses[0].ids, EOS_ID]
+    if translator.positions is not None and max(len(source), len(target)) > translator.positions:
+        raise UserError(f"text and target may have model.max_positions={translator.positions} tokens: give shorter ones")
+    return source, target
+
+
+def panels(weights: Tensor) -> dict[str, Tensor]:
+    """Of weights (L, H, T, S), each head's by its name."""
+    return {
+        f"layer {number}, head {head}": of_head
+        for number, layer in enumerate(weights, start=1) for head, of_head in enumerate(layer, start=1)}
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

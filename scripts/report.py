@@ -1,0 +1,29 @@
+"""Write a page about a trained run: `python scripts/report.py run=runs/x against=runs/y`. Options: conf/report.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from translator.building import from_hydra
+from translator.checkpoint import newest_run
+from translator.config import ReportConfig
+from translator.device import tune_cpu
+from translator.errors import one_line_errors
+from translator.report import write_report
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="report")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    config = from_hydra(ReportConfig, composed)
+    tune_cpu()
+    run = Path(config.run) if config.run else newest_run(Path(config.runs))
+    print(write_report(run, Path(config.output) if config.output else run / "report", config))
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

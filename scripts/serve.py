@@ -1,0 +1,74 @@
+"""Serve trained models over HTTP: `python scripts/serve.py run=runs/x`. Options: conf/serve.yaml."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from translator.building import from_hydra
+from translator.checkpoint import newest_run
+from translator.config import ServeConfig
+from translator.device import tune_cpu
+from translator.errors import UserError, one_line_errors
+from translator.tracking import say
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="serve")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    config = from_hydra(ServeConfig, composed)
+    try:
+        import uvicorn
+
+        from translator.serve.api import Api
+        from translator.serve.app import create_app
+        from translator.serve.service import Service
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed: make serve installs it, and so does pip install '.[serve]'") from error
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all who were accepted have their answers
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    keys = read_keys(config.keys)
+    listening = listen(config.host, config.port)
+    tune_cpu()
+    runs = (config.run,) if isinstance(config.run, str) else config.run or (str(newest_run(Path(config.runs))),)
+    service = Service(config, runs)
+    try:
+        server = uvicorn.Server(uvicorn.Config(create_app(Api(service, config, keys)), log_level="warning", access_log=False))
+        host, port = listening.getsockname()[:2]
+        pairs = ", ".join(f"{source} to {target}" for source, target in service.translators)
+        say(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
+        server.run(sockets=[listening])
+    finally:
+        service.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket there; UserError where that cannot be."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise UserError(f"host={host} port={port}: {error.strerror or error}; name others, as port=0 for any") from error
+
+
+def read_keys(file: str | None) -> list[str]:
+    """The keys of a file, one a line."""
+    if file is None:
+        return []
+    try:
+        keys = Path(file).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"keys={file}: {error}") from error
+    if not keys:
+        raise UserError(f"keys={file}: holds no key; write one a line")
+    return keys
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

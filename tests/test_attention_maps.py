@@ -1,0 +1,137 @@
+"""The maps are the weights that the formula gives, asking for them changes nothing, and they can be read once drawn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.conftest import ROOT, assert_user_error, composed, model_config, random_model
+from translator.attention import padding_mask
+from translator.attention_maps import attention_maps
+from translator.batching import collate
+from translator.building import from_hydra
+from translator.config import PlotAttentionConfig
+from translator.errors import UserError
+from translator.plots import draw_attention, png, undrawn
+from translator.tokenizer import EOS_ID, PAD_ID
+
+SOURCE, TARGET = [5, 9, 14, 7, 21, EOS_ID], [8, 30, 6, EOS_ID]
+NASTY = "It's \"so\": $5, $(whoami), ${x} and `ls`, 50 % \\n; a=b, [c] #1"
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"norm": "post"}, {"positions": "rotary"}, {"positions": "relative"},
+    {"encoder_window": 1, "decoder_window": (None, 2)}])
+def test_maps_are_the_weights_of_every_layer(changes):
+    model = random_model(model_config(**changes))
+    batch = collate([SOURCE], [TARGET])
+    before = model(batch.source, batch.target_in)
+    maps = attention_maps(model, SOURCE, TARGET)
+    assert torch.equal(model(batch.source, batch.target_in), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert maps.encoder.shape == (2, 4, 6, 6)
+    assert maps.decoder.shape == (2, 4, 4, 4)
+    assert maps.cross.shape == (2, 4, 4, 6)
+    for weights in (maps.encoder, maps.decoder, maps.cross):
+        torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
+    assert not maps.decoder.triu(1).any()
+
+    def attended(layer, residual, x):
+        return residual.norm(x) if model.config.norm == "pre" else x
+
+    mask = padding_mask(batch.source, PAD_ID)
+    with torch.no_grad():
+        x = model.source_embedding(batch.source)
+        for layer, weights in zip(model.encoder, maps.encoder, strict=True):
+            expected = layer.self_attention(attended(layer, layer.around_attention, x), mask=mask, need_weights=True)[1]
+            torch.testing.assert_close(weights, expected[0])
+            x = layer(x, mask)
+        memory, x = model.encode(batch.source), model.target_embedding(batch.target_in)
+        for layer, own, cross in zip(model.decoder, maps.decoder, maps.cross, strict=True):
+            expected = layer.self_attention(attended(layer, layer.around_self, x), need_weights=True)[1]
+            torch.testing.assert_close(own, expected[0])
+            x, expected = layer(x, memory, mask, need_weights=True)
+            torch.testing.assert_close(cross, expected[0])
+
+
+def test_a_picture_shows_the_weights_and_the_pieces():
+    weights = torch.rand(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    source, target = ["▁$x", "^{$"], ["▁a", "\\frac", "مرحبا"]
+    figure = draw_attention({"one": weights[0], "two": weights[1]}, source, target, columns=1)
+    png(figure)  # no piece is taken for a formula
+    for axes, drawn, name in zip(figure.axes, weights, ("one", "two"), strict=False):
+        assert torch.equal(torch.from_numpy(axes.images[0].get_array().data), drawn)
+        assert [label.get_text() for label in axes.get_xticklabels()] == source
+        assert [label.get_text() for label in axes.get_yticklabels()] == target
+        assert axes.get_title() == name
+
+
+def test_what_no_font_has_is_shown_by_its_code_point(recwarn):
+    unassigned = "\U0003fff0"
+    assert undrawn(["ab", f"c{unassigned}"]) == unassigned
+    figure = draw_attention({"": torch.ones(1, 1)}, [f"▁{unassigned}"], ["é"], columns=1)
+    png(figure)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["▁U+3FFF0"]
+    assert not recwarn.list
+
+
+def test_more_than_can_be_shown_is_refused():
+    panels = {str(number): torch.ones(300, 300) for number in range(8)}
+    with pytest.raises(UserError, match="shorter sentence"):
+        draw_attention(panels, ["x"] * 300, ["y"] * 300, columns=8)
+
+
+def test_every_attention_as_a_picture(script, run_folder, tmp_path):
+    plot = ("plot_attention", f"run={run_folder}", "device=cpu", "search=greedy", "search.max_length=9", f"output={tmp_path}")
+    result = script(*plot, TRANSLATE_TEXT="She sees two trees.")
+    assert result.returncode == 0, result.stderr
+    files = [tmp_path / f"{name}.png" for name in ("encoder", "decoder", "cross")]
+    assert result.stdout.decode().split() == [str(file) for file in files]
+    sizes = {}
+    for file in files:
+        with Image.open(file) as picture:
+            picture.load()
+            sizes[file.stem] = picture.size
+    result = script(*plot, "text=She sees two trees.", "target=Nein.")
+    assert result.returncode == 0, result.stderr
+    with Image.open(tmp_path / "cross.png") as shorter:
+        assert shorter.size[1] < sizes["cross"][1]
+    shutil.rmtree(tmp_path)
+    result = script(*plot, "target=Nein.", "search.max_source_tokens=9999", TRANSLATE_TEXT="word " * 900)
+    assert_user_error(result, "shorter sentence")
+    assert not tmp_path.exists()
+
+
+def test_text_is_taken_to_the_letter(monkeypatch):
+    monkeypatch.setenv("TRANSLATE_TEXT", NASTY)
+    monkeypatch.setenv("TRANSLATE_TARGET", NASTY[::-1])
+    config = from_hydra(PlotAttentionConfig, composed("plot_attention"))
+    assert (config.text, config.target) == (NASTY, NASTY[::-1])
+    monkeypatch.setenv("TRANSLATE_TEXT", " ")  # which make sets where there is no TEXT
+    with pytest.raises(UserError, match=r'text is empty; .* TEXT="\.\.\."'):
+        from_hydra(PlotAttentionConfig, composed("plot_attention", "target=x"))
+    monkeypatch.setenv("TRANSLATE_TEXT", "caf\udce9")  # as Python reads bytes that are not UTF-8
+    with pytest.raises(UserError, match="text is not UTF-8"):
+        from_hydra(PlotAttentionConfig, composed("plot_attention"))
+
+
+def test_make_hands_text_and_target_on(tmp_path):
+    """The Makefile's own recipe, with `printenv` in the place of the script."""
+    bin_folder = tmp_path / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (tmp_path / ".venv" / "ready").touch()
+    python = bin_folder / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; printenv TRANSLATE_TEXT TRANSLATE_TARGET\n')
+    python.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+        os.utime(tmp_path / name, (0, 0))
+    shown = subprocess.run(
+        ["make", "-s", "plot-attention", "RUN=runs/my run", f"TEXT={NASTY}", "TARGET=$(b)"], cwd=tmp_path, capture_output=True,
+        text=True, check=True).stdout
+    assert shown.splitlines() == ["scripts/plot_attention.py", "run=runs/my run", NASTY, "$(b)"]

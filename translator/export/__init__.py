@@ -1,0 +1,1 @@
+"""Trained models written for other programs to run (floor 6)."""

@@ -1,0 +1,154 @@
+"""A trained model as CTranslate2 runs it: https://opennmt.net/CTranslate2 (floor 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
+from ctranslate2.specs.common_spec import Activation
+from torch import nn
+
+from translator.attention import MultiHeadAttention
+from translator.config import ModelConfig
+from translator.errors import UserError
+from translator.export.decoding import Decoding
+from translator.layers import GatedFeedForward
+from translator.model import Embedding, Transformer
+from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from translator.translate import Translator
+
+ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
+
+LIBRARY = "ctranslate2"
+USAGE = """\
+import ctranslate2
+from sentencepiece import SentencePieceProcessor
+
+folder = {folder!r}
+model = ctranslate2.Translator(folder)
+source, target = SentencePieceProcessor(folder + {source!r}), SentencePieceProcessor(folder + {target!r})
+
+sentences = source.encode(["Where is the train station?", "I like tea."], out_type=str)
+longest = max(len(sentence) + 1 for sentence in sentences)
+results = model.translate_batch(
+    sentences, {options}, suppress_sequences={never},
+    max_input_length=0, min_decoding_length=0, max_decoding_length={limit})
+print(target.decode([result.hypotheses[0] for result in results]))
+"""
+
+
+def write(translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "int8"]) -> None:
+    """Write the model, its vocabularies and its tokenizers; UserError for a model that CTranslate2 cannot express."""
+    if decoding.search.keep_places:
+        raise UserError("search.keep_places=true: how CTranslate2 stops then has not been found; leave this option out")
+    spec = specification(translator.models[0], decoding.positions)
+    source, target = (t.pieces(range(len(t))) for t in (translator.source_tokenizer, translator.target_tokenizer))
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = target[UNK_ID], target[BOS_ID], target[EOS_ID]
+    spec.config.decoder_start_token = target[BOS_ID]
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=None if quantization == "float32" else quantization)
+    spec.save(str(folder))
+    translator.source_tokenizer.save(folder / _tokenizer_files(translator)[0])
+    translator.target_tokenizer.save(folder / _tokenizer_files(translator)[1])
+
+
+def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
+    """Python that translates by what stands in `folder`."""
+    # EOS is returned because it then counts in the length. Where our search ends when `beam_size` hypotheses have, at places
+    # that they then keep, theirs lets others take these: with patience it goes on long enough to find what ours finds.
+    options = f"beam_size={decoding.search.beam_size}"
+    if decoding.search.beam_size > 1:
+        options += f", length_penalty={decoding.length_penalty}, patience=2, return_end_token=True"
+    never = [[piece] for piece in translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID])]
+    source, target = _tokenizer_files(translator)
+    return USAGE.format(
+        folder=f"{folder}/", source=source, target=target, options=options, never=never, limit=decoding.limit("longest"))
+
+
+def _tokenizer_files(translator: Translator) -> tuple[str, str]:
+    joint = translator.source_tokenizer is translator.target_tokenizer
+    return ("tokenizer.model",) * 2 if joint else ("tokenizer.source.model", "tokenizer.target.model")
+
+
+@torch.no_grad()
+def specification(model: Transformer, positions: int) -> TransformerSpec:
+    """The weights under CTranslate2's names."""
+    config = model.config
+    _require_expressible(config)
+    options: dict[str, Any] = {
+        "num_heads": config.num_heads, "pre_norm": config.norm == "pre", "activation": ACTIVATIONS[config.activation],
+        "ffn_glu": config.activation == "swiglu", "relative_attention_bias": config.positions == "relative",
+        "rotary_dim": 0 if config.positions == "rotary" else None, "rotary_interleave": False}
+    encoder = TransformerEncoderSpec(config.encoder_layers, **options)
+    decoder = TransformerDecoderSpec(config.decoder_layers, **options)
+    _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, positions)
+    _set_embedding(decoder, decoder.embeddings, model.target_embedding, positions)
+    encoder_layers: Any = model.encoder
+    decoder_layers: Any = model.decoder
+    for spec, layer in zip(encoder.layer, encoder_layers, strict=True):
+        _set_self_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm)
+        _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
+    for spec, layer in zip(decoder.layer, decoder_layers, strict=True):
+        _set_self_attention(spec.self_attention, layer.self_attention, layer.around_self.norm)
+        _set_cross_attention(spec.attention, layer.cross_attention, layer.around_cross.norm)
+        _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
+    if config.norm == "pre":
+        _set_norm(encoder.layer_norm, model.encoder_norm)
+        _set_norm(decoder.layer_norm, model.decoder_norm)
+    _set_linear(decoder.projection, model.output)
+    return TransformerSpec(encoder, decoder)
+
+
+def _require_expressible(config: ModelConfig) -> None:
+    for side in ("encoder", "decoder"):
+        if any(config.windows(side)):  # its sliding windows are for decoders without an encoder
+            raise UserError(f"model.{side}_window: CTranslate2 has no local attention between an encoder and a decoder")
+
+
+def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, positions: int) -> None:
+    tokens.weight = embedding.tokens.weight.numpy()
+    if embedding.positions is not None:
+        spec.position_encodings.encodings = embedding.positions(torch.zeros(1, positions, tokens.weight.shape[1]))[0].numpy()
+
+
+def _set_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+    _set_linear(spec.linear[0], attention.W_q, attention.W_k, attention.W_v)
+    _set_linear(spec.linear[1], attention.W_o)
+    _set_norm(spec.layer_norm, norm)
+    if attention.relative is not None:
+        spec.relative_attention_bias = attention.relative.bias.weight.numpy()
+        spec.relative_attention_max_distance = np.int32(attention.relative.max_distance)
+
+
+def _set_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+    _set_linear(spec.linear[0], attention.W_q)
+    _set_linear(spec.linear[1], attention.W_k, attention.W_v)
+    _set_linear(spec.linear[2], attention.W_o)
+    _set_norm(spec.layer_norm, norm)
+
+
+def _set_feed_forward(spec: Any, feed_forward: Any, norm: nn.LayerNorm) -> None:
+    if isinstance(feed_forward, GatedFeedForward):
+        _set_linear(spec.linear_0, feed_forward.gate)
+        _set_linear(spec.linear_0_noact, feed_forward.inner)
+    else:
+        _set_linear(spec.linear_0, feed_forward.inner)
+    _set_linear(spec.linear_1, feed_forward.outer)
+    _set_norm(spec.layer_norm, norm)
+
+
+def _set_linear(spec: Any, *linears: nn.Linear) -> None:
+    """Several side by side, as one."""
+    spec.weight = torch.cat([linear.weight for linear in linears]).numpy()
+    if linears[0].bias is not None:
+        spec.bias = torch.cat([linear.bias for linear in linears]).numpy()
+
+
+def _set_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = norm.weight.numpy(), norm.bias.numpy()

@@ -1,0 +1,42 @@
+"""The folder of an export: whole or not there, and never in place of anything else (floor 6)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from translator import __version__
+from translator.errors import UserError
+
+# The file that tells an export from folders that are not ours to replace.
+MARK = "translator.json"
+
+
+@contextmanager
+def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
+    """A folder to write to, which takes the name `path` at the end if nothing is raised, in place of an earlier export."""
+    if path.exists() and not (path / MARK).is_file():
+        raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
+    partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
+    if old.exists() and not path.exists():  # a process was killed between two renames
+        old.rename(path)
+    try:
+        for left in (partial, old):
+            shutil.rmtree(left, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        mark = {"format": form, "run": run.resolve().name, "version": __version__}
+        (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
+        if path.exists():
+            path.rename(old)
+        partial.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
+    finally:
+        for left in (partial, old):
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,102 @@
+"""Work shared among processes, its answers in the order of the questions (floor 1)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from typing import TypeVar
+
+from translator.errors import UserError
+
+# Answers for each worker that may wait for an earlier one.
+AHEAD = 2
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+def in_order(
+    make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question], *, workers: int, remedy: str
+) -> Iterator[Answer]:
+    """The answer to each question, by what `make` makes in each of so many processes; 1: in this one.
+
+    Neither questions nor answers pile up: a few for each worker are on their way at a time. UserError with a `remedy` where a
+    worker dies.
+    """
+    if workers == 1:
+        yield from map(make(), questions)
+        return
+    numbered, wanted = enumerate(questions), 0
+    busy: dict[Connection, int] = {}
+    answers: dict[int, Answer] = {}
+    with _started(workers) as idle:
+        for new in idle:
+            with _surviving(remedy):
+                new.send(make)
+        while True:
+            while idle and len(answers) < AHEAD * workers and (asked := next(numbered, None)):
+                with _surviving(remedy):
+                    idle[-1].send(asked[1])
+                busy[idle.pop()] = asked[0]
+            if wanted in answers:
+                yield answers.pop(wanted)
+                wanted += 1
+            elif not busy:
+                return
+            else:
+                for pipe in wait(busy):
+                    assert isinstance(pipe, Connection)  # for the type checker
+                    with _surviving(remedy):
+                        answer, error = pipe.recv()
+                    if error is not None:
+                        raise error
+                    answers[busy.pop(pipe)] = answer
+                    idle.append(pipe)
+
+
+@contextmanager
+def _started(workers: int) -> Iterator[list[Connection]]:
+    """A pipe to each of so many processes, which are ended at the end."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy a half of OpenMP's threads
+    pipes, processes = [], []
+    try:
+        # Processes inherit what is blocked: Ctrl-C is the parent's to answer.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(workers):
+                pipe, its_end = context.Pipe()
+                pipes.append(pipe)
+                process = context.Process(target=_work, args=(its_end,), daemon=True)
+                process.start()
+                processes.append(process)
+                its_end.close()  # so that it closes when the process dies
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield pipes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+@contextmanager
+def _surviving(remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise UserError(f"a worker was killed, perhaps for want of memory; {remedy}") from error
+
+
+def _work(pipe: Connection) -> None:
+    """Answer questions until the pipe is closed, by the parent or with it."""
+    with suppress(EOFError, OSError):
+        answer = pipe.recv()()
+        while True:
+            question = pipe.recv()
+            try:
+                pipe.send((answer(question), None))
+            except Exception as error:  # is the parent's to tell
+                pipe.send((None, error))

@@ -1,0 +1,68 @@
+"""SentencePiece models whose ids are those of a vocabulary that stands apart from them (floor 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sentencepiece import sentencepiece_model_pb2
+
+from translator.errors import UserError
+
+ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made on import
+Piece = ModelProto.SentencePiece
+# Pieces that segment text.
+SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
+# Ours, by their ids. What starts an output is not called <s>: that may be one of the other model's pieces.
+SPECIAL = {"<pad>": Piece.CONTROL, "<unk>": Piece.UNKNOWN, "<start>": Piece.CONTROL, "</s>": Piece.CONTROL}
+
+# Pieces in the order of ids, each with the row of another model's tables that it takes its weights from.
+Vocabulary = dict[str, int]
+
+
+def arrange(names: Mapping[str, int], size: int, special: Sequence[int], models: Sequence[bytes]) -> Vocabulary:
+    """The vocabulary of tables with `size` rows, of which some have names.
+
+    `special`: the rows of padding, of what is unknown, of what starts an output and of what ends one. A piece of the
+    SentencePiece `models` that has no row is unknown: it takes the same.
+    """
+    by_row = {row: piece for piece, row in names.items()}
+    if max(by_row) >= size:
+        raise UserError(f"its vocabulary names row {max(by_row):,} of embeddings with {size:,}: they do not belong together")
+    vocabulary = dict(zip(SPECIAL, special, strict=True))
+    vocabulary |= {by_row.get(row, f"<row {row}>"): row for row in range(size) if row not in special}
+    for model in models:
+        for piece in ModelProto.FromString(model).pieces:
+            if piece.type in SEGMENTING:
+                vocabulary.setdefault(piece.piece, special[1])
+    return vocabulary
+
+
+def renumber(model: bytes, vocabulary: Vocabulary, marks: Collection[str]) -> bytes:
+    """A SentencePiece model that segments as `model` does, with the ids of the vocabulary.
+
+    Pieces that are not its own segment nothing; those among them that are `marks` are no text either.
+    """
+    proto = ModelProto.FromString(model)
+    own = {piece.piece: piece for piece in proto.pieces if piece.type in SEGMENTING}
+    last = min((piece.score for piece in own.values()), default=0.0) - 1  # BPE merges into unused pieces too, last of all
+
+    def of(name: str) -> Any:
+        if name in SPECIAL:
+            return Piece(piece=name, score=0, type=SPECIAL[name])
+        return own.get(name) or Piece(piece=name, score=last, type=Piece.CONTROL if name in marks else Piece.UNUSED)
+
+    pieces = [of(name) for name in vocabulary]
+    del proto.pieces[:]
+    proto.pieces.extend(pieces)
+    trainer = proto.trainer_spec
+    trainer.vocab_size = len(pieces)
+    trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = range(len(SPECIAL))
+    trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = SPECIAL
+    return proto.SerializeToString()
+
+
+def segmentation(model: bytes) -> dict[str, Any]:
+    """The options of ours, by name, that tell how a SentencePiece model segments."""
+    trainer = ModelProto.FromString(model).trainer_spec
+    return {"model_type": trainer.ModelType.Name(trainer.model_type).lower(), "byte_fallback": trainer.byte_fallback}

@@ -1,0 +1,121 @@
+"""The routes, and what HTTP makes of answers and errors (floor 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from translator.errors import UserError
+from translator.serve.api import Api
+from translator.serve.batcher import Full
+from translator.serve.fields import Detection, Fields, Translation, read_fields
+from translator.serve.service import Unanswerable
+
+# A character takes at most this many bytes, as two \uXXXX of JSON or four %XX of a form; and there are the other fields.
+BYTES_OF_CHARACTER, BYTES_BESIDES = 12, 1 << 16
+# Seconds after which one who was sent away may come again.
+RETRY_AFTER = 2
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+                               "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+
+class Page(StaticFiles):
+    """The page's files, which may load nothing from elsewhere."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers.update(PAGE_HEADERS)
+        return response
+
+
+def create_app(api: Api) -> FastAPI:
+    """The application that uvicorn runs."""
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/translate", _answering(api, Translation, api.translate), methods=["POST"])
+    app.add_api_route("/details", _answering(api, Translation, api.details), methods=["POST"])
+    app.add_api_route("/detect", _answering(api, Detection, api.detect), methods=["POST"])
+
+    @app.get("/languages")
+    async def languages() -> Response:
+        return JSONResponse(api.service.languages)
+
+    @app.get("/frontend/settings")
+    async def settings() -> Response:
+        return JSONResponse(api.settings)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse(api.health)
+
+    @app.post("/suggest")
+    async def suggest() -> Response:
+        raise HTTPException(403, "Suggestions are disabled on this server.")
+
+    @app.post("/translate_file")
+    async def translate_file() -> Response:
+        raise HTTPException(403, "Files translation are disabled on this server.")
+
+    @app.exception_handler(StarletteHTTPException)
+    async def tell(request: Request, error: StarletteHTTPException) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def tell_of_bug(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": "Cannot translate text: the server's log says why"}, 500)
+
+    app.mount("/", Page(directory=Path(__file__).parent / "page", html=True))
+    if api.config.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=api.config.origins, allow_methods=["GET", "POST"], allow_headers=["Content-Type"])
+    return app
+
+
+def _answering(
+    api: Api, form: type[Fields], work: Callable[[Fields], Coroutine[Any, Any, Any]]
+) -> Callable[[Request], Awaitable[Response]]:
+    """A route: the work's result as JSON, or why there is none."""
+    max_bytes = BYTES_OF_CHARACTER * api.config.max_characters + BYTES_BESIDES
+
+    async def answer(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(api.config.timeout):
+                fields = await read_fields(request, form, max_bytes)
+                return JSONResponse(await _unless_left(request, work(fields)))
+        except TimeoutError as error:
+            raise HTTPException(504, f"Cannot translate text: it took longer than {api.config.timeout:g} seconds") from error
+        except Unanswerable as error:
+            raise HTTPException(400, str(error)) from error
+        except Full as error:
+            raise HTTPException(503, "Slowdown: too many texts wait already", {"Retry-After": str(RETRY_AFTER)}) from error
+        except UserError as error:
+            raise HTTPException(500, f"Cannot translate text: {error}") from error
+
+    return answer
+
+
+async def _unless_left(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of some work, which is dropped when the client leaves."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Unanswerable("the client has left")
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, newest_run
+from translator.checkpoint import RunFolder, chosen_runs
 from translator.cleaning import Counts, with_text
 from translator.config import DataConfig, EvaluateConfig
 from translator.data import load_split
@@ -30,7 +30,7 @@ def main(composed: DictConfig) -> None:
     tune_cpu()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
-    runs = [Path(config.run) if config.run else newest_run(Path(config.runs))]
+    runs = [*chosen_runs(config.run, config.runs)]
     if config.against:
         runs.insert(0, Path(config.against))  # the baseline comes first
         require_same_languages(*runs)

@@ -10,7 +10,7 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, newest_run, write_text
+from translator.checkpoint import RunFolder, chosen_runs, write_text
 from translator.config import ExportConfig
 from translator.errors import UserError, one_line_errors
 from translator.export.card import model_card
@@ -24,7 +24,7 @@ from translator.translate import Translator
 def main(composed: DictConfig) -> None:
     config = from_hydra(ExportConfig, composed)
     exporter = module_of(config.format)
-    run = Path(config.run) if config.run else newest_run(Path(config.runs))
+    [run] = chosen_runs(config.run, config.runs)
     translator = Translator(run, device="cpu")
     if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
         raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from translator.attention_maps import attention_maps
 from translator.building import from_hydra
-from translator.checkpoint import newest_run, write_bytes
+from translator.checkpoint import chosen_runs, write_bytes
 from translator.config import PlotAttentionConfig
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
@@ -26,7 +26,7 @@ from translator.translate import Request, Translator
 def main(composed: DictConfig) -> None:
     config = from_hydra(PlotAttentionConfig, composed)
     tune_cpu()
-    run = Path(config.run) if config.run else newest_run(Path(config.runs))
+    [run] = chosen_runs(config.run, config.runs)
     translator = Translator(run, device=config.device)
     [model] = translator.models
     source, target = pair(translator, config)

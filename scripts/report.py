@@ -8,7 +8,7 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import newest_run
+from translator.checkpoint import chosen_runs
 from translator.config import ReportConfig
 from translator.device import tune_cpu
 from translator.errors import one_line_errors
@@ -20,7 +20,7 @@ from translator.report import write_report
 def main(composed: DictConfig) -> None:
     config = from_hydra(ReportConfig, composed)
     tune_cpu()
-    run = Path(config.run) if config.run else newest_run(Path(config.runs))
+    [run] = chosen_runs(config.run, config.runs)
     print(write_report(run, Path(config.output) if config.output else run / "report", config))
 
 

@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import newest_run
+from translator.checkpoint import chosen_runs
 from translator.config import ServeConfig
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
@@ -35,7 +35,7 @@ def main(composed: DictConfig) -> None:
     keys = read_keys(config.keys)
     listening = listen(config.host, config.port)
     tune_cpu()
-    runs = (config.run,) if isinstance(config.run, str) else config.run or (str(newest_run(Path(config.runs))),)
+    runs = tuple(map(str, chosen_runs(config.run, config.runs)))
     service = Service(config, runs)
     try:
         server = uvicorn.Server(uvicorn.Config(create_app(Api(service, config, keys)), log_level="warning", access_log=False))

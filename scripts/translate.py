@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, newest_run
+from translator.checkpoint import RunFolder, chosen_runs
 from translator.config import TranslateConfig
 from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
@@ -33,7 +33,7 @@ PROMPT = "> "
 def main(composed: DictConfig) -> None:
     config = from_hydra(TranslateConfig, composed)
     tune_cpu()
-    runs = (config.run,) if isinstance(config.run, str) else config.run or (str(newest_run(Path(config.runs))),)
+    runs = tuple(map(str, chosen_runs(config.run, config.runs)))
     job = Job(runs, config.device, settled_precision(config), config.search, config.details)
     if score_lines(config, job) if config.translations else translate_lines(config, job):
         sys.exit(USER_ERROR_EXIT_CODE)

@@ -175,6 +175,18 @@ def cleaned(rows: Any, config: DataConfig, held_out: HeldOut, counts: Counts) ->
     return [(row["source"], row["target"]) for table in clean(rows, config, held_out, counts) for row in table.to_pylist()]
 
 
+def recipes_with(folder: Path, python: str) -> None:
+    """A copy of the Makefile, for which all is set up, with a shell script in the place of Python."""
+    bin_folder = folder / ".venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    (folder / ".venv" / "ready").touch()
+    (bin_folder / "python").write_text(f"#!/bin/sh\n{python}\n")
+    (bin_folder / "python").chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+        os.utime(folder / name, (0, 0))
+
+
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
     """A TSV file of pairs with the columns en and de."""
     path.write_text("en\tde\n" + "".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.conftest import ROOT, assert_user_error, composed, model_config, random_model
+from tests.conftest import assert_user_error, composed, model_config, random_model, recipes_with
 from translator.attention import padding_mask
 from translator.attention_maps import attention_maps
 from translator.batching import collate
@@ -122,15 +121,7 @@ def test_text_is_taken_to_the_letter(monkeypatch):
 
 def test_make_hands_text_and_target_on(tmp_path):
     """The Makefile's own recipe, with `printenv` in the place of the script."""
-    bin_folder = tmp_path / ".venv" / "bin"
-    bin_folder.mkdir(parents=True)
-    (tmp_path / ".venv" / "ready").touch()
-    python = bin_folder / "python"
-    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; printenv TRANSLATE_TEXT TRANSLATE_TARGET\n')
-    python.chmod(0o755)
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-        os.utime(tmp_path / name, (0, 0))
+    recipes_with(tmp_path, 'printf "%s\\n" "$@"; printenv TRANSLATE_TEXT TRANSLATE_TARGET')
     shown = subprocess.run(
         ["make", "-s", "plot-attention", "RUN=runs/my run", f"TEXT={NASTY}", "TARGET=$(b)"], cwd=tmp_path, capture_output=True,
         text=True, check=True).stdout

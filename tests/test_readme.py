@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
 import subprocess
 
 import pytest
 from hydra import compose, initialize_config_dir
 
-from tests.conftest import ROOT, run_config
+from tests.conftest import ROOT, recipes_with, run_config
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -56,15 +54,7 @@ def test_the_python_example_runs(run_folder, capsys):
 
 def test_make_translate_takes_text_to_the_letter(tmp_path):
     """Quotes, dollar signs, commas: the Makefile's own recipe, with `cat` in the place of the script."""
-    bin_folder = tmp_path / ".venv" / "bin"
-    bin_folder.mkdir(parents=True)
-    (tmp_path / ".venv" / "ready").touch()
-    python = bin_folder / "python"
-    python.write_text("#!/bin/sh\ncat\n")
-    python.chmod(0o755)
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-        os.utime(tmp_path / name, (0, 0))
+    recipes_with(tmp_path, "cat")
     for text in ("It's \"so\", isn't it?", "It costs $5, $(whoami) and `ls`.", "50 % \\n of; them & more | #1", "-n"):
         shown = subprocess.run(
             ["make", "-s", "translate", f"TEXT={text}"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout

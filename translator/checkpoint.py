@@ -259,6 +259,13 @@ def _identity(folder: Path) -> tuple[int, int]:
     return about.st_dev, about.st_ino
 
 
+def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:
+    """The run folders that are named; where none is, the newest of those in `runs`."""
+    if not named:
+        return (newest_run(Path(runs)),)
+    return tuple(map(Path, (named,) if isinstance(named, str) else named))
+
+
 def newest_run(runs: Path) -> Path:
     """The run folder whose weights were written last."""
     models = sorted(runs.glob("*/model.safetensors"), key=lambda path: path.stat().st_mtime)

@@ -45,7 +45,7 @@ class DataConfig:
         for side in ("source", "target"):
             names = getattr(self, side).split("+")
             _require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
-        _require(all(is_tag(tag.strip()) for tag in self.tags), "data.target", "must join names without spaces, < and >")
+        _require(all(map(is_tag, self.tags)), "data.target", "must join names without spaces, < and >")
         _require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
         _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
@@ -70,7 +70,7 @@ class DataConfig:
     def tags(self) -> tuple[str, ...]:
         """Of the languages to translate to, where there is a choice."""
         targets = self.target.split("+")
-        return tuple(map(tag_of, targets)) if len(targets) > 1 else ()
+        return tuple(tag_of(target).strip() for target in targets) if len(targets) > 1 else ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -139,7 +139,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequ
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
             vocab_size=config.vocab_size, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
-            user_defined_symbols=[symbol.strip() for symbol in symbols],
+            user_defined_symbols=list(symbols),
             pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
             num_threads=2, minloglevel=2)
     except RuntimeError as error:

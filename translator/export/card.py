@@ -72,7 +72,7 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     return CARD.format(
         metadata=metadata.to_yaml(), name=name, model=config.model, origin=origin.strip(),
         languages=", ".join(" to ".join(direction) for direction in data.directions),
-        tags=TAGS.format(tags=", ".join(tag.strip() for tag in data.tags)) if data.tags else "",
+        tags=TAGS.format(tags=", ".join(data.tags)) if data.tags else "",
         scores=_scores(evaluation) if evaluation else "", usage=usage, positions=decoding.positions,
         penalty=PENALTY.format(gnmt=search.length_penalty, power=decoding.length_penalty) if is_gnmt else "")
 

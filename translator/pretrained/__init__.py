@@ -61,7 +61,7 @@ def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> Ru
             raise UserError(
                 f"{option}={before[option]}: the model in {pretrained.source} has {now[option]}; leave the option out")
     known = pretrained.tokenizers[0].tags
-    if {tag.strip() for tag in config.data.tags} - set(known) or bool(known) != bool(config.data.tags):
+    if set(config.data.tags) - set(known) or bool(known) != bool(config.data.tags):
         raise UserError(
             f"data.target={config.data.target}: the model in {pretrained.source} "
             + (f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known

@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
 from translator.cleaning import Counts, with_text
-from translator.config import DataConfig, EvaluateConfig
+from translator.commands import EvaluateConfig
+from translator.config import DataConfig
 from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs, write_text
-from translator.config import ExportConfig
+from translator.commands import ExportConfig
 from translator.errors import UserError, one_line_errors
 from translator.export.card import model_card
 from translator.export.decoding import Decoding

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import chosen_runs
-from translator.config import ReportConfig
+from translator.commands import ReportConfig
 from translator.device import tune_cpu
 from translator.errors import one_line_errors
 from translator.report import write_report

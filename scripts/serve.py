@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import chosen_runs
-from translator.config import ServeConfig
+from translator.commands import ServeConfig
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.tracking import say

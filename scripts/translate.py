@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
-from translator.config import TranslateConfig
+from translator.commands import TranslateConfig
 from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer

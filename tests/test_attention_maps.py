@@ -14,7 +14,7 @@ from translator.attention import padding_mask
 from translator.attention_maps import attention_maps
 from translator.batching import collate
 from translator.building import from_hydra
-from translator.config import PlotAttentionConfig
+from translator.commands import PlotAttentionConfig
 from translator.errors import UserError
 from translator.plots import draw_attention, png, undrawn
 from translator.tokenizer import EOS_ID, PAD_ID

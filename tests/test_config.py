@@ -11,16 +11,8 @@ import pytest
 from tests.conftest import ROOT, composed, run_config
 from translator.building import build, from_hydra, read_yaml, to_yaml
 from translator.checkpoint import RunFolder
-from translator.config import (
-    EvaluateConfig,
-    ExportConfig,
-    ModelConfig,
-    PlotAttentionConfig,
-    ReportConfig,
-    RunConfig,
-    ServeConfig,
-    TranslateConfig,
-)
+from translator.commands import EvaluateConfig, ExportConfig, PlotAttentionConfig, ReportConfig, ServeConfig, TranslateConfig
+from translator.config import ModelConfig, RunConfig
 from translator.errors import UserError
 
 CONF = ROOT / "conf"

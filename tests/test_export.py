@@ -35,7 +35,8 @@ from tests.hub_server import running_hub
 from translator.batching import pad
 from translator.building import from_hydra, to_yaml
 from translator.checkpoint import RunFolder
-from translator.config import ExportConfig, SearchConfig
+from translator.commands import ExportConfig
+from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2

@@ -19,7 +19,7 @@ from PIL import Image
 from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
 from translator.building import by_dotted_name, from_hydra
 from translator.checkpoint import RunFolder, load_tensors, save_tensors
-from translator.config import ReportConfig
+from translator.commands import ReportConfig
 from translator.report import write_report
 from translator.tracking import read_history
 

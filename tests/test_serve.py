@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from tests.conftest import PAIRS, assert_user_error, composed
 from tests.served import Server, serving, until
 from translator.building import from_hydra
-from translator.config import ServeConfig
+from translator.commands import ServeConfig
 from translator.errors import UserError
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")

@@ -6,7 +6,6 @@ What each option means and its default stand once, in `conf/`; here are its type
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Literal
 
 from translator.errors import UserError
@@ -41,25 +40,25 @@ class DataConfig:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        _require(self.train not in ("", ()), "data.train", "must name a split or a file")
+        require(self.train not in ("", ()), "data.train", "must name a split or a file")
         for side in ("source", "target"):
             names = getattr(self, side).split("+")
-            _require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
-        _require(all(map(is_tag, self.tags)), "data.target", "must join names without spaces, < and >")
-        _require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
-        _require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
-        _require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
+            require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
+        require(all(map(is_tag, self.tags)), "data.target", "must join names without spaces, < and >")
+        require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
+        require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
+        require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
         if self.window is not None:
-            _require(self.window >= 1, "data.window", "must be null or at least 1 pair")
-            _require(self.validation is not None and self.test is not None, "data.window",
-                     "needs data.validation and data.test: they cannot be cut from a stream")
-            _require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
-        _require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
-        _require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
-        _require(self.workers is None or self.workers >= 1, "data.workers", "must be null or at least 1")
+            require(self.window >= 1, "data.window", "must be null or at least 1 pair")
+            require(self.validation is not None and self.test is not None, "data.window",
+                    "needs data.validation and data.test: they cannot be cut from a stream")
+            require(self.limit is None, "data.limit", "is for data that are prepared first: set data.window=null")
+        require(self.max_characters >= 1, "data.max_characters", "must be at least 1")
+        require(self.max_ratio >= 1, "data.max_ratio", "must be at least 1")
+        require(self.workers is None or self.workers >= 1, "data.workers", "must be null or at least 1")
         files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
-        _require(len(self.directions) == 1 or not files, "data.source",
-                 "and data.target name several languages, and files of lines hold one each: give a file of columns")
+        require(len(self.directions) == 1 or not files, "data.source",
+                "and data.target name several languages, and files of lines hold one each: give a file of columns")
 
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:
@@ -87,11 +86,11 @@ class TokenizerConfig:
     target_tag: str | None = None
 
     def __post_init__(self) -> None:
-        _require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
-        _require(0.9 <= self.character_coverage <= 1, "tokenizer.character_coverage", "must lie between 0.9 and 1")
-        _require(0 <= self.sampling <= 1, "tokenizer.sampling", "must lie between 0 (off) and 1")
-        _require(self.sampling == 0 or self.model_type == "unigram", "tokenizer.sampling",
-                 "needs tokenizer.model_type=unigram, which ranks segmentations; set it to 0 for bpe")
+        require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
+        require(0.9 <= self.character_coverage <= 1, "tokenizer.character_coverage", "must lie between 0.9 and 1")
+        require(0 <= self.sampling <= 1, "tokenizer.sampling", "must lie between 0 (off) and 1")
+        require(self.sampling == 0 or self.model_type == "unigram", "tokenizer.sampling",
+                "needs tokenizer.model_type=unigram, which ranks segmentations; set it to 0 for bpe")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,20 +116,20 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions"):
-            _require(getattr(self, name) >= 1, f"model.{name}", "must be at least 1")
+            require(getattr(self, name) >= 1, f"model.{name}", "must be at least 1")
         for name, most in MOST.items():
-            _require(getattr(self, name) <= most, f"model.{name}", f"must be at most {most:,}")
-        _require(self.d_model % (2 * self.num_heads) == 0, "model.d_model",
-                 f"({self.d_model}) must be a multiple of twice model.num_heads ({self.num_heads})")
+            require(getattr(self, name) <= most, f"model.{name}", f"must be at most {most:,}")
+        require(self.d_model % (2 * self.num_heads) == 0, "model.d_model",
+                f"({self.d_model}) must be a multiple of twice model.num_heads ({self.num_heads})")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            _require(0 <= getattr(self, name) < 1, f"model.{name}", "must be at least 0 and below 1")
+            require(0 <= getattr(self, name) < 1, f"model.{name}", "must be at least 0 and below 1")
         for side in ("encoder", "decoder"):
             windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
             if isinstance(windows, tuple):
-                _require(len(windows) == layers, f"model.{side}_window",
-                         f"names {len(windows)} layers, but model.{side}_layers is {layers}")
+                require(len(windows) == layers, f"model.{side}_window",
+                        f"names {len(windows)} layers, but model.{side}_layers is {layers}")
             widths = windows if isinstance(windows, tuple) else (windows,)
-            _require(all(w is None or w >= 1 for w in widths), f"model.{side}_window", "must be null or at least 1")
+            require(all(w is None or w >= 1 for w in widths), f"model.{side}_window", "must be null or at least 1")
 
     def windows(self, side: Literal["encoder", "decoder"]) -> tuple[int | None, ...]:
         """The self-attention window of every layer on one side; None for a global layer."""
@@ -154,14 +153,14 @@ class OptimConfig:
     ema_decay: float
 
     def __post_init__(self) -> None:
-        _require(self.lr > 0, "optim.lr", "must be above 0")
-        _require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "optim.betas",
-                 "must be two numbers, each at least 0 and below 1")
-        _require(self.eps > 0, "optim.eps", "must be above 0")
-        _require(self.weight_decay >= 0, "optim.weight_decay", "must be at least 0")
-        _require(self.warmup_updates >= 0, "optim.warmup_updates", "must be at least 0")
-        _require(self.clip_norm is None or self.clip_norm > 0, "optim.clip_norm", "must be null or above 0")
-        _require(0 <= self.ema_decay < 1, "optim.ema_decay", "must be at least 0 (off) and below 1")
+        require(self.lr > 0, "optim.lr", "must be above 0")
+        require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "optim.betas",
+                "must be two numbers, each at least 0 and below 1")
+        require(self.eps > 0, "optim.eps", "must be above 0")
+        require(self.weight_decay >= 0, "optim.weight_decay", "must be at least 0")
+        require(self.warmup_updates >= 0, "optim.warmup_updates", "must be at least 0")
+        require(self.clip_norm is None or self.clip_norm > 0, "optim.clip_norm", "must be null or above 0")
+        require(0 <= self.ema_decay < 1, "optim.ema_decay", "must be at least 0 (off) and below 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,20 +186,19 @@ class TrainConfig:
     timeout_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        _require(self.accumulation is None or self.accumulation >= 1, "train.accumulation", "must be null or at least 1")
-        _require(self.timeout_minutes > 0, "train.timeout_minutes", "must be above 0")
+        require(self.accumulation is None or self.accumulation >= 1, "train.accumulation", "must be null or at least 1")
+        require(self.timeout_minutes > 0, "train.timeout_minutes", "must be above 0")
         for name in ("validate_every", "validation_beam", "average_count", "log_every"):
-            _require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
-        _require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
-        _require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
-        _require(self.r_drop >= 0, "train.r_drop", "must be at least 0 (off)")
+            require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
+        require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
+        require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
+        require(self.r_drop >= 0, "train.r_drop", "must be at least 0 (off)")
         limits = ("max_epochs", "max_updates", "max_minutes")
         for name in (*limits, "patience"):
             value = getattr(self, name)
-            _require(value is None or value > 0, f"train.{name}", "must be null or above 0")
-        _require(any(getattr(self, name) is not None for name in limits), "train.max_epochs",
-                 "train.max_updates and train.max_minutes are all null; set one, or training never ends")
-
+            require(value is None or value > 0, f"train.{name}", "must be null or above 0")
+        require(any(getattr(self, name) is not None for name in limits), "train.max_epochs",
+                "train.max_updates and train.max_minutes are all null; set one, or training never ends")
 
     @property
     def batches_of_update(self) -> int:
@@ -252,24 +250,24 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "batch_tokens", "groups"):
-            _require(getattr(self, name) >= 1, f"search.{name}", "must be at least 1")
-        _require(self.max_length is None or self.max_length >= 1, "search.max_length", "must be null or at least 1")
+            require(getattr(self, name) >= 1, f"search.{name}", "must be at least 1")
+        require(self.max_length is None or self.max_length >= 1, "search.max_length", "must be null or at least 1")
         for name in ("length_penalty", "coverage_penalty", "min_length", "min_length_ratio", "max_length_ratio", "diversity",
-                     "top_k", "seed", "no_repeat_ngram"):
-            _require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
-        _require(self.n_best <= self.beam_size, "search.n_best",
-                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
-        _require(self.beam_size % self.groups == 0, "search.groups",
-                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
-        _require(self.temperature > 0, "search.temperature", "must be above 0")
-        _require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
-        _require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
-        _require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
-        _require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
-                 "is for plain beam search: set search.sampling=false and search.groups=1")
+                    "top_k", "seed", "no_repeat_ngram"):
+            require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
+        require(self.n_best <= self.beam_size, "search.n_best",
+                f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
+        require(self.beam_size % self.groups == 0, "search.groups",
+                f"({self.groups}) must divide search.beam_size ({self.beam_size})")
+        require(self.temperature > 0, "search.temperature", "must be above 0")
+        require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
+        require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
+        require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
+        require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
+                "is for plain beam search: set search.sampling=false and search.groups=1")
         wanted = bool(self.required) or self.terminology is not None
-        _require(not (wanted and (self.sampling or self.groups > 1 or self.keep_places)), "search.required",
-                 "and search.terminology need plain beam search: without search.sampling, search.groups and search.keep_places")
+        require(not (wanted and (self.sampling or self.groups > 1 or self.keep_places)), "search.required",
+                "and search.terminology need plain beam search: without search.sampling, search.groups and search.keep_places")
 
     @property
     def places_stay(self) -> bool:
@@ -301,147 +299,19 @@ class RunConfig:
     search: SearchConfig
 
     def __post_init__(self) -> None:
-        _require(self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable(), "name",
-                 "must be a folder's name, without / and line breaks")
-        _require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
-                 "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
+        require(self.name not in ("", ".", "..") and "/" not in self.name and self.name.isprintable(), "name",
+                "must be a folder's name, without / and line breaks")
+        require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
+                "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
         tags = {self.tokenizer.source_tag, self.tokenizer.target_tag}
-        _require(self.init is not None or tags == {None}, "tokenizer.source_tag",
-                 "and tokenizer.target_tag are for a model that init names: a vocabulary trained here has no tags")
-        _require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
-        _require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
-                 "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")
+        require(self.init is not None or tags == {None}, "tokenizer.source_tag",
+                "and tokenizer.target_tag are for a model that init names: a vocabulary trained here has no tags")
+        require(0 <= self.seed < 2**31, "seed", "must lie between 0 and 2147483647")
+        require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
+                "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    """What `scripts/evaluate.py` composes: conf/evaluate.yaml."""
-
-    run: str | None
-    runs: str
-    split: Literal["train", "validation", "test"]
-    source: str | None
-    target: str | None
-    source_file: str | None
-    reference_file: str | None
-    against: str | None
-    worst: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16", "int8"]
-    search: SearchConfig
-
-    def __post_init__(self) -> None:
-        _require((self.source_file is None) == (self.reference_file is None), "source_file",
-                 "and reference_file go together: give both or neither")
-        _require((self.source is None) == (self.target is None), "source", "and target go together: give both or neither")
-        _require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
-        _require(self.worst >= 0, "worst", "must be at least 0")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TranslateConfig:
-    """What `scripts/translate.py` composes: conf/translate.yaml."""
-
-    run: str | tuple[str, ...] | None
-    runs: str
-    input: str | None
-    output: str | None
-    input_format: Literal["auto", "text", "jsonl"]
-    output_format: Literal["auto", "text", "jsonl"]
-    details: bool
-    translations: str | None
-    workers: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16", "int8"]
-    search: SearchConfig
-
-    def __post_init__(self) -> None:
-        _require(self.workers >= 1, "workers", "must be at least 1")
-        _require(self.workers == 1 or self.input is not None, "workers", "are for files: name one, input=FILE")
-        _require(self.workers == 1 or self.translations is None, "workers", "translate; scoring translations takes one process")
-        _require(self.run != (), "run", "names no run folder")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """What `scripts/export.py` composes: conf/export.yaml."""
-
-    run: str | None
-    runs: str
-    format: Literal["ctranslate2", "huggingface"]
-    output: str | None
-    quantization: Literal["float32", "int8"]
-    push: str | None
-    search: SearchConfig
-
-    def __post_init__(self) -> None:
-        _require(self.format == "ctranslate2" or self.quantization == "float32", "quantization", "is for format=ctranslate2")
-        _require(self.format == "huggingface" or self.push is None, "push", "is for format=huggingface")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """What `scripts/serve.py` composes: conf/serve.yaml."""
-
-    run: str | tuple[str, ...] | None
-    runs: str
-    host: str
-    port: int
-    keys: str | None
-    origins: tuple[str, ...]
-    max_characters: int
-    max_texts: int
-    max_waiting: int
-    timeout: float
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16", "int8"]
-    search: SearchConfig
-
-    def __post_init__(self) -> None:
-        _require(self.run != (), "run", "names no run folder")
-        _require(0 <= self.port < 2**16, "port", "must lie between 0 (any that is free) and 65535")
-        for name in ("max_characters", "max_texts", "max_waiting"):
-            _require(getattr(self, name) >= 1, name, "must be at least 1")
-        _require(self.timeout > 0, "timeout", "must be above 0 seconds")
-        _require(self.search.n_best == 1, "search.n_best", "is what each request asks for, as alternatives: leave it at 1")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportConfig:
-    """What `scripts/report.py` composes: conf/report.yaml."""
-
-    run: str | None
-    runs: str
-    against: str | None
-    output: str | None
-    split: Literal["train", "validation", "test"]
-    examples: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16", "int8"]
-    search: SearchConfig
-
-    def __post_init__(self) -> None:
-        _require(self.examples >= 0, "examples", "must be at least 0")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PlotAttentionConfig:
-    """What `scripts/plot_attention.py` composes: conf/plot_attention.yaml."""
-
-    run: str | None
-    runs: str
-    text: str
-    target: str
-    output: str | None
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    search: SearchConfig
-
-    def __post_init__(self) -> None:
-        _require(bool(self.text.strip()), "text", 'is empty; give a sentence: make plot-attention TEXT="..."')
-        for name in ("text", "target"):
-            _require(not re.search("[\ud800-\udfff]", getattr(self, name)), name, "is not UTF-8")
-
-
-def _require(holds: bool, option: str, rule: str) -> None:
+def require(holds: bool, option: str, rule: str) -> None:
+    """UserError where an option breaks a rule."""
     if not holds:
         raise UserError(f"{option} {rule}")

@@ -20,7 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from translator.attention_maps import attention_maps
 from translator.building import by_dotted_name
 from translator.checkpoint import RunFolder, write_bytes, write_text
-from translator.config import DataConfig, ReportConfig, RunConfig
+from translator.commands import ReportConfig
+from translator.config import DataConfig, RunConfig
 from translator.data import load_split
 from translator.device import resolve_device
 from translator.environment import environment

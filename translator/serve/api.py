@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from translator.config import ServeConfig
+from translator.commands import ServeConfig
 from translator.serve.detection import name_of
 from translator.serve.fields import Detection, Keyed, Translation
 from translator.serve.service import Answer, Service, Unanswerable, texts_of

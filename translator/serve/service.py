@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from translator.checkpoint import RunFolder
-from translator.config import ServeConfig
+from translator.commands import ServeConfig
 from translator.errors import UserError
 from translator.languages import tag_of
 from translator.search.engine import Model

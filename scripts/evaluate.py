@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import sys
 from pathlib import Path
@@ -12,15 +11,12 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
-from translator.cleaning import Counts, with_text
 from translator.commands import EvaluateConfig
-from translator.config import DataConfig
-from translator.data import load_split
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
-from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate, require_same_languages
-from translator.languages import tag_of
-from translator.sources import read, read_lines
+from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.held_out import asked_of, held_out, require_comparable
+from translator.sources import read_lines
 from translator.translate import Translator
 
 
@@ -34,12 +30,12 @@ def main(composed: DictConfig) -> None:
     runs = [*chosen_runs(config.run, config.runs)]
     if config.against:
         runs.insert(0, Path(config.against))  # the baseline comes first
-        require_same_languages(*runs)
+    require_comparable(runs, config.direction)
     name, sources, references = test_set(config, runs[-1])
     systems: list[tuple[str, Evaluation]] = []
     for run in runs:
         translator = Translator(run, device=config.device, precision=config.precision)
-        evaluation = evaluate(translator, sources, references, config.search)
+        evaluation = evaluate(translator, asked_of(run, sources, config.direction), references, config.search)
         evaluation.save(run / f"evaluation-{name}")
         print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}\nwritten to {run / f'evaluation-{name}'}")
         systems.append((str(run), evaluation))
@@ -50,30 +46,13 @@ def main(composed: DictConfig) -> None:
 def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:
     """Its name, sources and references: the files named, or a split of the run's own data."""
     if config.source_file is None or config.reference_file is None:
-        data = RunFolder(run).load_config().data
-        if config.source is not None and config.target is not None:
-            name = f"{config.split}-{config.source}-{config.target}"
-            return name, *one_direction(data, config.split, config.source, config.target)
-        split = load_split(data, config.split)
-        return config.split, list(split["source"]), list(split["target"])
+        name = "-".join([config.split, *(config.direction or ())])
+        return name, *held_out(RunFolder(run).load_config().data, config.split, config.direction)
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")
     return Path(config.source_file).name.removesuffix(".gz"), sources, references
-
-
-def one_direction(data: DataConfig, split: str, source: str, target: str) -> tuple[list[str], list[str]]:
-    """Sources and references of one direction of a model of several languages."""
-    if (source, target) not in data.directions:
-        there = ", ".join(" to ".join(direction) for direction in data.directions)
-        raise UserError(f"source={source} target={target}: the model translates {there}")
-    rows = read(dataclasses.replace(data, source=source, target=target), split)
-    if rows is None:
-        raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
-    pairs = list(with_text(rows, Counts()))
-    tag = tag_of(target) if data.tags else ""
-    return [tag + source for source, _ in pairs], [target for _, target in pairs]
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def train(
     model = new_model(config, corpus)
     if weights is not None:
         load_into(model, weights, folder.model_file)
+        weights.clear()  # large ones need not lie in memory twice for as long as training takes
     model = model.to(device)
     precision = resolve_precision(config.precision, device)
     translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)

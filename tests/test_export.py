@@ -215,6 +215,19 @@ def test_texts_become_the_same_ids_and_texts_again(tokenizers):
     same_text()
 
 
+def test_tags_of_languages_are_pieces_there_too_or_refused(tmp_path, separate):
+    tags = (">>de<<", ">>en<<")
+    tagged = train_tokenizer(SOURCES + TARGETS, tokenizer_config(vocab_size=300), tags)
+    model = random_model(model_config(tied="target"), vocab=(len(tagged), len(tagged)))
+    theirs = in_transformers(Translator.of(model, tagged, tagged, search=GREEDY), tmp_path / "joint")[1]
+    for text in (f"{tag}{space}{source}" for tag in tags for space in ("", " ") for source in SOURCES[:9]):
+        assert theirs(text)["input_ids"] == tagged.encode([text])[0]
+
+    model = random_model(model_config(tied="target"), vocab=(len(tagged), len(separate[1])))
+    with pytest.raises(UserError, match="tokenizer.joint=false"):
+        in_transformers(Translator.of(model, tagged, separate[1], search=GREEDY), tmp_path / "separate")
+
+
 # The script
 
 

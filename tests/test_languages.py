@@ -151,10 +151,36 @@ def test_nothing_but_refusals_is_no_evaluation(several, script, tmp_path):
     assert_user_error(result, "no source could be translated", ">>de<<")
 
 
-def test_a_direction_is_scored_alone(several, script):
-    result = script("evaluate", f"run={several}", "source=en", "target=up", "device=cpu")
+@pytest.fixture(scope="module")
+def single(script: Script, several: Path) -> Path:
+    """A run of one of their directions, on the same data."""
+    folder = several.parent
+    result = script(
+        "train", "data=files", f"data.train={folder / 'train.jsonl'}", f"data.validation={folder / 'test.jsonl'}",
+        f"data.test={folder / 'test.jsonl'}", "data.source=en", "data.target=up", f"data.cache={folder / 'cache'}",
+        f"runs={folder}", "name=single", *TINY, "tokenizer.vocab_size=60", "train.max_updates=2", "train.validate_every=2")
     assert result.returncode == 0, result.stderr.decode()
-    sources = (several / "evaluation-test-en-up" / "source.txt").read_text()
-    assert sources == f">>up<< {ROWS[0]['en']}\n"
-    assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
+    return folder / "single"
 
+
+def test_a_direction_is_scored_alone(several, single, script):
+    result = script("evaluate", f"run={several}", "source=en", "target=up", f"against={single}", "device=cpu")
+    assert result.returncode == 0, result.stderr.decode()
+    assert b"paired bootstrap" in result.stdout
+    for run, tag in (several, tag_of("up")), (single, ""):
+        assert (run / "evaluation-test-en-up" / "source.txt").read_text() == f"{tag}{ROWS[0]['en']}\n"
+        assert (run / "evaluation-test-en-up" / "reference.txt").read_text() == f"{ROWS[0]['up']}\n"
+    assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
+    assert_user_error(
+        script("evaluate", f"run={several}", "source=en", "target=de", f"against={single}"), str(single), "en to up")
+
+
+def test_a_page_about_one_direction_compares_with_a_model_of_it_alone(several, single, script, tmp_path):
+    result = script(
+        "report", f"run={several}", "source=en", "target=up", f"against={single}", f"output={tmp_path}", "device=cpu")
+    assert result.returncode == 0, result.stderr.decode()
+    page = (tmp_path / "report.html").read_text()
+    assert "<h1>en → up</h1>" in page
+    assert ROWS[0]["up"] in page
+    assert_user_error(script("report", f"run={several}", f"against={single}"), "to compare", "source=", "target=")
+    assert_user_error(script("report", f"run={several}", "source=en"), "source and target go together")

@@ -13,14 +13,28 @@ from translator.config import SearchConfig, require
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
+class SplitConfig:
+    """The sentences of its own data that a run is scored on."""
+
+    split: Literal["train", "validation", "test"]
+    source: str | None
+    target: str | None
+
+    def __post_init__(self) -> None:
+        require((self.source is None) == (self.target is None), "source", "and target go together: give both or neither")
+
+    @property
+    def direction(self) -> tuple[str, str] | None:
+        """The languages to translate from and to; None for all that the run has."""
+        return None if self.source is None or self.target is None else (self.source, self.target)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(SplitConfig):
     """What `scripts/evaluate.py` composes: conf/evaluate.yaml."""
 
     run: str | None
     runs: str
-    split: Literal["train", "validation", "test"]
-    source: str | None
-    target: str | None
     source_file: str | None
     reference_file: str | None
     against: str | None
@@ -30,9 +44,9 @@ class EvaluateConfig:
     search: SearchConfig
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require((self.source_file is None) == (self.reference_file is None), "source_file",
                 "and reference_file go together: give both or neither")
-        require((self.source is None) == (self.target is None), "source", "and target go together: give both or neither")
         require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
         require(self.worst >= 0, "worst", "must be at least 0")
 
@@ -106,20 +120,20 @@ class ServeConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportConfig:
+class ReportConfig(SplitConfig):
     """What `scripts/report.py` composes: conf/report.yaml."""
 
     run: str | None
     runs: str
     against: str | None
     output: str | None
-    split: Literal["train", "validation", "test"]
     examples: int
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["auto", "fp32", "bf16", "int8"]
     search: SearchConfig
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.examples >= 0, "examples", "must be at least 0")
 
 

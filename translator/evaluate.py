@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from translator.checkpoint import RunFolder, write_text
+from translator.checkpoint import write_text
 from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
@@ -83,13 +83,6 @@ def evaluate(
     return Evaluation(
         sources, references, hypotheses, translations, score(hypotheses, references),
         scores_by_length(sources, hypotheses, references), search, seconds)
-
-
-def require_same_languages(first: Path, second: Path) -> None:
-    """UserError where two runs translate between different languages."""
-    a, b = RunFolder(first).load_config().data, RunFolder(second).load_config().data
-    if set(a.directions) != set(b.directions):
-        raise UserError(f"{first} translates {a.source} to {a.target}, {second} {b.source} to {b.target}: nothing to compare")
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:

@@ -22,11 +22,11 @@ from translator.building import by_dotted_name
 from translator.checkpoint import RunFolder, write_bytes, write_text
 from translator.commands import ReportConfig
 from translator.config import DataConfig, RunConfig
-from translator.data import load_split
 from translator.device import resolve_device
 from translator.environment import environment
 from translator.errors import UserError
-from translator.evaluate import Evaluation, compare, evaluate, require_same_languages
+from translator.evaluate import Evaluation, compare, evaluate
+from translator.held_out import asked_of, held_out, require_comparable
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_score
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
@@ -134,7 +134,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     """Write the page about a run to `folder`, and its pictures beside it; the page's file."""
     device = resolve_device(options.device)
     paths = [own, Path(options.against)] if options.against else [own]
-    require_same_languages(paths[0], paths[-1])
+    require_comparable(paths, options.direction)
     folder.mkdir(parents=True, exist_ok=True)
     run, *others = runs = [examine(path, RunFolder(own).load_config().data, options) for path in paths]
     if len({run.name for run in runs}) < len(runs):
@@ -169,8 +169,8 @@ def examine(path: Path, data: DataConfig, options: ReportConfig) -> Run:
     try:
         parameters = sum(weight.numel() for weight in folder.load_weights().values())
         translator = Translator(path, device=options.device, precision=options.precision)
-        split = load_split(data, options.split)
-        evaluation = evaluate(translator, list(split["source"]), list(split["target"]), options.search)
+        sources, references = held_out(data, options.split, options.direction)
+        evaluation = evaluate(translator, asked_of(path, sources, options.direction), references, options.search)
     except UserError as error:
         trouble = str(error)
         say(f"warning: {path} was not evaluated: {trouble}")

@@ -59,6 +59,10 @@ Named = Iterator[tuple[str, Tensor]]
 def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
     """Write the model, how it generates, and its tokenizer; UserError for a model that transformers cannot express."""
     disable_progress_bar()
+    if translator.source_tokenizer is not translator.target_tokenizer and translator.source_tokenizer.tags:
+        raise UserError(  # MarianTokenizer cuts a tag off before it splits the text, which then has other pieces
+            "tokenizer.joint=false with several languages: transformers' tokenizer for two vocabularies does not split a text "
+            "with a tag as ours does; train with tokenizer.joint=true")
     model = stock_model(
         translator.models[0], len(translator.source_tokenizer), len(translator.target_tokenizer), decoding.positions)
     model.generation_config = generation_config(decoding)

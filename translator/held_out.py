@@ -1,0 +1,50 @@
+"""The sentences that runs are scored on: a split of their data, all of it or one direction (floor 6)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from translator.checkpoint import RunFolder
+from translator.cleaning import Counts, with_text
+from translator.config import DataConfig
+from translator.data import load_split
+from translator.errors import UserError
+from translator.languages import tag_of
+from translator.sources import read
+
+# The languages to translate from and to; None for all those that a model has.
+Direction = tuple[str, str] | None
+
+
+def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
+    """UserError where a run does not translate in this direction; where there is none, where two translate different ones."""
+    datas = [RunFolder(run).load_config().data for run in runs]
+    for run, data in zip(runs, datas, strict=True):
+        if direction is not None and direction not in data.directions:
+            there = ", ".join(" to ".join(one) for one in data.directions)
+            raise UserError(f"source={direction[0]} target={direction[1]}: the model in {run} translates {there}")
+        if direction is None and set(data.directions) != set(datas[0].directions):
+            raise UserError(
+                f"{runs[0]} translates {datas[0].source} to {datas[0].target}, {run} {data.source} to {data.target}: nothing "
+                "to compare; where both have one direction, name it by source= and target=")
+
+
+def held_out(data: DataConfig, split: str, direction: Direction) -> tuple[list[str], list[str]]:
+    """Sources and references of a split; those of one direction without tags."""
+    if direction is None:
+        rows = load_split(data, split)
+        return list(rows["source"]), list(rows["target"])
+    rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
+    if rows is None:
+        raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
+    pairs = list(with_text(rows, Counts()))
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def asked_of(run: Path, sources: Sequence[str], direction: Direction) -> list[str]:
+    """The sources as this run takes them: one of several languages, with the tag of the one to translate to."""
+    if direction is None or not RunFolder(run).load_config().data.tags:
+        return list(sources)
+    return [tag_of(direction[1]) + source for source in sources]

@@ -158,7 +158,7 @@ def single(script: Script, several: Path) -> Path:
     result = script(
         "train", "data=files", f"data.train={folder / 'train.jsonl'}", f"data.validation={folder / 'test.jsonl'}",
         f"data.test={folder / 'test.jsonl'}", "data.source=en", "data.target=up", f"data.cache={folder / 'cache'}",
-        f"runs={folder}", "name=single", *TINY, "tokenizer.vocab_size=60", "train.max_updates=2", "train.validate_every=2")
+        f"runs={folder}", "name=single", *TINY, "train.max_updates=2", "train.validate_every=2")
     assert result.returncode == 0, result.stderr.decode()
     return folder / "single"
 
@@ -177,7 +177,8 @@ def test_a_direction_is_scored_alone(several, single, script):
 
 def test_a_page_about_one_direction_compares_with_a_model_of_it_alone(several, single, script, tmp_path):
     result = script(
-        "report", f"run={several}", "source=en", "target=up", f"against={single}", f"output={tmp_path}", "device=cpu")
+        "report", f"run={several}", "source=en", "target=up", f"against={single}", f"output={tmp_path}", "device=cpu",
+        "search.max_length=9")
     assert result.returncode == 0, result.stderr.decode()
     page = (tmp_path / "report.html").read_text()
     assert "<h1>en → up</h1>" in page

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PAIRS, TINY, Script, assert_user_error, run_config, search_config, tokenizer_config
+from tests.conftest import PAIRS, TINY, Script, assert_user_error, composed, run_config, search_config, tokenizer_config
 from tests.test_data import config, json_lines, pairs_of, prepared
+from translator.building import from_hydra
+from translator.commands import EvaluateConfig, ReportConfig
 from translator.data import prepare
 from translator.errors import UserError
+from translator.held_out import require_comparable
 from translator.languages import split_tag, tag_of
 from translator.sources import read, windows
 from translator.translate import Translator
@@ -171,8 +174,17 @@ def test_a_direction_is_scored_alone(several, single, script):
         assert (run / "evaluation-test-en-up" / "source.txt").read_text() == f"{tag}{ROWS[0]['en']}\n"
         assert (run / "evaluation-test-en-up" / "reference.txt").read_text() == f"{ROWS[0]['up']}\n"
     assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
-    assert_user_error(
-        script("evaluate", f"run={several}", "source=en", "target=de", f"against={single}"), str(single), "en to up")
+
+
+def test_runs_are_compared_in_what_both_translate(several, single):
+    require_comparable([single, several], ("en", "up"))
+    with pytest.raises(UserError, match=f"source=en target=de: the model in {single} translates en to up"):
+        require_comparable([single, several], ("en", "de"))
+    with pytest.raises(UserError, match="nothing to compare; .* source= and target="):
+        require_comparable([single, several], None)
+    for command, kind in (("evaluate", EvaluateConfig), ("report", ReportConfig)):
+        with pytest.raises(UserError, match="source and target go together"):
+            from_hydra(kind, composed(command, "source=en"))
 
 
 def test_a_page_about_one_direction_compares_with_a_model_of_it_alone(several, single, script, tmp_path):
@@ -183,5 +195,3 @@ def test_a_page_about_one_direction_compares_with_a_model_of_it_alone(several, s
     page = (tmp_path / "report.html").read_text()
     assert "<h1>en → up</h1>" in page
     assert ROWS[0]["up"] in page
-    assert_user_error(script("report", f"run={several}", f"against={single}"), "to compare", "source=", "target=")
-    assert_user_error(script("report", f"run={several}", "source=en"), "source and target go together")

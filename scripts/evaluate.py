@@ -15,7 +15,7 @@ from translator.commands import EvaluateConfig
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
-from translator.held_out import asked_of, held_out, require_comparable
+from translator.held_out import held_out, require_comparable, sources_for
 from translator.sources import read_lines
 from translator.translate import Translator
 
@@ -27,7 +27,7 @@ def main(composed: DictConfig) -> None:
     tune_cpu()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
-    runs = [*chosen_runs(config.run, config.runs)]
+    runs = list(chosen_runs(config.run, config.runs))
     if config.against:
         runs.insert(0, Path(config.against))  # the baseline comes first
     require_comparable(runs, config.direction)
@@ -35,7 +35,7 @@ def main(composed: DictConfig) -> None:
     systems: list[tuple[str, Evaluation]] = []
     for run in runs:
         translator = Translator(run, device=config.device, precision=config.precision)
-        evaluation = evaluate(translator, asked_of(run, sources, config.direction), references, config.search)
+        evaluation = evaluate(translator, sources_for(run, sources, config.direction), references, config.search)
         evaluation.save(run / f"evaluation-{name}")
         print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}\nwritten to {run / f'evaluation-{name}'}")
         systems.append((str(run), evaluation))

@@ -1,4 +1,4 @@
-"""What each script but training's is asked, as frozen dataclasses, checked when they are made (floor 1).
+"""What commands are asked besides the options of a run, as frozen dataclasses, checked when they are made (floor 1).
 
 What each option means and its default stand once, in `conf/`; here are its type and its bounds.
 """
@@ -13,12 +13,18 @@ from translator.config import SearchConfig, require
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SplitConfig:
-    """The sentences of its own data that a run is scored on."""
+class ScoringConfig:
+    """Which run is scored, on which sentences of its own data, and against which other run."""
 
+    run: str | None
+    runs: str
     split: Literal["train", "validation", "test"]
     source: str | None
     target: str | None
+    against: str | None
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    precision: Literal["auto", "fp32", "bf16", "int8"]
+    search: SearchConfig
 
     def __post_init__(self) -> None:
         require((self.source is None) == (self.target is None), "source", "and target go together: give both or neither")
@@ -30,18 +36,12 @@ class SplitConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluateConfig(SplitConfig):
+class EvaluateConfig(ScoringConfig):
     """What `scripts/evaluate.py` composes: conf/evaluate.yaml."""
 
-    run: str | None
-    runs: str
     source_file: str | None
     reference_file: str | None
-    against: str | None
     worst: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16", "int8"]
-    search: SearchConfig
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,17 +120,11 @@ class ServeConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportConfig(SplitConfig):
+class ReportConfig(ScoringConfig):
     """What `scripts/report.py` composes: conf/report.yaml."""
 
-    run: str | None
-    runs: str
-    against: str | None
     output: str | None
     examples: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    precision: Literal["auto", "fp32", "bf16", "int8"]
-    search: SearchConfig
 
     def __post_init__(self) -> None:
         super().__post_init__()

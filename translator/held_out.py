@@ -43,7 +43,7 @@ def held_out(data: DataConfig, split: str, direction: Direction) -> tuple[list[s
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def asked_of(run: Path, sources: Sequence[str], direction: Direction) -> list[str]:
+def sources_for(run: Path, sources: Sequence[str], direction: Direction) -> list[str]:
     """The sources as this run takes them: one of several languages, with the tag of the one to translate to."""
     if direction is None or not RunFolder(run).load_config().data.tags:
         return list(sources)

@@ -26,7 +26,7 @@ from translator.device import resolve_device
 from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate
-from translator.held_out import asked_of, held_out, require_comparable
+from translator.held_out import held_out, require_comparable, sources_for
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_score
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
@@ -170,7 +170,7 @@ def examine(path: Path, data: DataConfig, options: ReportConfig) -> Run:
         parameters = sum(weight.numel() for weight in folder.load_weights().values())
         translator = Translator(path, device=options.device, precision=options.precision)
         sources, references = held_out(data, options.split, options.direction)
-        evaluation = evaluate(translator, asked_of(path, sources, options.direction), references, options.search)
+        evaluation = evaluate(translator, sources_for(path, sources, options.direction), references, options.search)
     except UserError as error:
         trouble = str(error)
         say(f"warning: {path} was not evaluated: {trouble}")

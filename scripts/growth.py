@@ -10,15 +10,16 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
+from translator import corpus_growth, growth
 from translator.benchmark import describe_machine
 from translator.building import from_hydra
 from translator.config import RunConfig
 from translator.device import resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
-from translator.growth import TABLES
 from translator.tracking import say
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+TABLES = growth.TABLES | corpus_growth.TABLES
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What is promised of any input, on a great many: rows, files, texts, lengths, options, lines, run folders.
 
-`make test` tries some of each, `make fuzz` a thousand times as many: the profiles in conftest.py say how many, and each
+`make test` tries some of each, `make fuzz` seventy times as many: the profiles in conftest.py say how many, and each
 property takes its share. What cannot be read ends in a UserError of one line; any other exception is a bug.
 """
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.conftest import PAIRS, ROOT, model_config, run_config, tokenizer_config, write_pairs
-from translator import growth
+from translator import corpus_growth, growth
 from translator.config import RunConfig
 from translator.data import load_split
 
@@ -36,7 +36,7 @@ def test_a_table_that_there_is_not_is_refused_by_name():
 
 
 def test_a_made_up_corpus_is_prepared_once_and_then_taken_up(config):
-    heading, row = growth.corpus_table(config, [500])
+    heading, row = corpus_growth.corpus_table(config, [500])
     assert len(row) == len(heading)
     assert row[0] == "500"
 
@@ -44,21 +44,30 @@ def test_a_made_up_corpus_is_prepared_once_and_then_taken_up(config):
 def test_a_corpus_is_repeated_with_variations_and_prepared_by_one_process_and_by_two(config, tmp_path):
     write_pairs(tmp_path / "pairs.tsv", PAIRS)
     data = dataclasses.replace(config.data, path=None, train=f"{tmp_path}/pairs.tsv", cache=f"{tmp_path}/cache", holdout=10)
-    source, target = growth.repeat_corpus(tmp_path, load_split(data, "train"), 500)
+    source, target = corpus_growth.repeat_corpus(tmp_path, load_split(data, "train"), 500)
     pairs = list(zip(source.read_text().splitlines(), target.read_text().splitlines(), strict=True))
     assert len(set(pairs)) == 500
     assert pairs[-1] == tuple(f"{text} 2" for text in pairs[499 - 2 * (len(PAIRS) - 20)])
     small = dataclasses.replace(config, data=data, tokenizer=tokenizer_config(vocab_size=310))
-    heading, *rows = growth.preparation_table(small, [500])
+    heading, *rows = corpus_growth.preparation_table(small, [500])
     assert [row[:2] for row in rows] == [["500", "1"], ["500", "2"]]
     assert all(len(row) == len(heading) for row in rows)
+
+
+def test_a_corpus_is_streamed_by_one_process_and_by_two(config, tmp_path):
+    write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    data = dataclasses.replace(config.data, path=None, train=f"{tmp_path}/pairs.tsv", cache=f"{tmp_path}/cache", holdout=10)
+    small = dataclasses.replace(config, data=data, tokenizer=tokenizer_config(vocab_size=310))
+    heading, *rows = corpus_growth.stream_table(small, 500, 100)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(len(row) == len(heading) and float(row[2].replace(",", "")) > 0 for row in rows)
 
 
 def test_a_made_up_corpus_is_a_function_of_its_size(tmp_path):
     texts = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        texts.append([file.read_text().splitlines() for file in growth.write_corpus(tmp_path / name, 300)])
+        texts.append([file.read_text().splitlines() for file in corpus_growth.write_corpus(tmp_path / name, 300)])
     assert texts[0] == texts[1]
     source, target = texts[0]
     assert len(source) == len(target) == 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, TINY, run_config, tokenizer_config
-from translator import cleaning, data
+from translator import cleaning, data, pool
 from translator.cleaning import Seen
 from translator.data import load_split, prepare
 from translator.errors import UserError
@@ -54,6 +55,21 @@ def test_what_fails_in_a_worker_fails_here():
 def test_a_killed_worker_is_told_with_its_remedy():
     with pytest.raises(UserError, match=r"a worker was killed.*; try this"):
         list(in_order(killed, [0, 0, signal.SIGKILL, 0], workers=2, remedy="try this"))
+
+
+def test_a_stopped_worker_is_waited_for_and_told_of(monkeypatch):
+    told = []
+
+    def wake(text: str) -> None:
+        told.append(text)
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGCONT)
+
+    monkeypatch.setattr(pool, "PATIENCE", 3)
+    monkeypatch.setattr(pool, "say", wake)
+    assert list(in_order(killed, [0, signal.SIGSTOP, 0], workers=2, remedy="")) == [None] * 3
+    assert told
+    assert "none of the 2 workers has answered; still waiting" in told[0]
 
 
 @given(st.lists(st.lists(st.integers(0, 30) | st.integers(2**64 - 3, 2**64 - 1))))

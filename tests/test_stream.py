@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
+import time
 from collections import Counter
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +16,11 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from tests.conftest import PAIRS, run_config, tokenizer_config, write_pairs
-from translator import sources
+from tests.test_distributed import processes
+from translator import cleaning, data, sources
 from translator.config import RunConfig
 from translator.data import Corpus, prepare
+from translator.distributed import rank, size
 from translator.errors import UserError
 from translator.stream import WindowSource
 
@@ -58,7 +63,7 @@ def corpus_of(config: RunConfig) -> Corpus:
 
 
 def source_of(config: RunConfig, corpus: Corpus, *, sampling: float = 0.0) -> WindowSource:
-    return WindowSource(config.data, corpus, max_tokens=150, seed=1, sampling=sampling)
+    return WindowSource(config.data, corpus, max_tokens=150, seed=1, sampling=sampling, timeout_minutes=1)
 
 
 def targets(source: WindowSource, window: int) -> list[list[list[int]]]:
@@ -127,6 +132,71 @@ def test_pairs_are_cleaned_as_they_come_and_counted(tmp_path, capsys):
 def test_options_that_a_stream_cannot_keep_are_refused(tmp_path, option, words):
     with pytest.raises(UserError, match=words):
         config_of(tmp_path, as_tsv(tmp_path), **option)
+
+
+def test_any_number_of_processes_makes_the_same_windows_of_a_share_each(tmp_path, monkeypatch):
+    """Batches of rows that are no multiple of the processes, and a process that asks late."""
+    config = config_of(tmp_path, as_tsv(tmp_path))
+    corpus = corpus_of(config)
+    for module in (cleaning, data):
+        monkeypatch.setattr(module, "READ_ROWS", 7)
+    looked_at = Counter[str]()
+    judge = cleaning.Judge.__call__
+
+    def counting(self: cleaning.Judge, rows: cleaning.Rows) -> cleaning.Judged:
+        looked_at["rows"] += len(rows["source"])
+        return judge(self, rows)
+
+    monkeypatch.setattr(cleaning.Judge, "__call__", counting)
+
+    def walk() -> None:
+        time.sleep(rank())
+        source = source_of(config, corpus, sampling=0.2)
+        made = [targets(source, window) for window in (0, 1, 3)]
+        source.close()
+        (tmp_path / f"{size()}-{rank()}.json").write_text(json.dumps([made, looked_at["rows"]]))
+
+    walk()
+    (expected, all_rows), shares = json.loads((tmp_path / "1-0.json").read_text()), []
+    for count in (2, 3):
+        looked_at.clear()
+        assert processes(count, walk) == [0] * count
+        made = [json.loads((tmp_path / f"{count}-{process}.json").read_text()) for process in range(count)]
+        assert [windows for windows, _ in made] == [expected] * count
+        shares.append([rows for _, rows in made])
+    for rows in shares:
+        assert max(rows) < 0.7 * all_rows
+
+
+def test_reading_ends_with_the_training(tmp_path, monkeypatch):
+    """In the midst of a window, or of many to read past."""
+    config = config_of(tmp_path, as_tsv(tmp_path))
+    source = source_of(config, corpus_of(config))
+    monkeypatch.setattr(cleaning, "READ_ROWS", 1)
+    judge, begun, let = cleaning.Judge.__call__, threading.Event(), threading.Event()
+
+    def slow(self: cleaning.Judge, rows: cleaning.Rows) -> cleaning.Judged:
+        begun.set()
+        assert let.wait(10)
+        looked_at.append(rows)
+        return judge(self, rows)
+
+    looked_at: list[cleaning.Rows] = []
+    monkeypatch.setattr(cleaning.Judge, "__call__", slow)
+
+    def ask() -> None:
+        with pytest.raises(CancelledError):
+            source.plan(0)
+        refused.set()
+
+    refused = threading.Event()
+    asked = threading.Thread(target=ask)
+    asked.start()
+    assert begun.wait(10)
+    threading.Timer(0.2, let.set).start()
+    source.close()
+    assert refused.wait(10)
+    assert len(looked_at) == 1
 
 
 def test_a_window_of_which_no_pair_is_left_is_told(tmp_path):

@@ -1,7 +1,7 @@
 """A training killed at any instant and begun again is the one never interrupted.
 
 Real runs of scripts/train.py get SIGKILL at random instants of every phase, are started again by the same command, and must end
-with the same files, bit for bit. So must one on a stream, and one of two processes.
+with the same files, bit for bit. So must one on a stream, one of two processes, and one of both kinds.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ class Kind:
 
 
 SOME = -(-KILLS // 5)
+STREAM = ("data.window=80", "tokenizer.vocab_size=300")  # several passes over the corpus
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 KINDS = {
-    "plain": Kind(KILLS),
-    "streamed": Kind(SOME, options=("data.window=80", "tokenizer.vocab_size=300")),  # several passes over the corpus
-    "two processes": Kind(SOME, launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")),
+    "plain": Kind(KILLS), "streamed": Kind(SOME, options=STREAM), "two processes": Kind(SOME, launcher=TWO),
+    "streamed by two processes": Kind(SOME, launcher=TWO, options=STREAM),
 }
 
 

@@ -18,7 +18,7 @@ from datasets import Dataset
 from translator.config import DataConfig
 from translator.errors import UserError
 from translator.languages import split_tag
-from translator.pool import in_order
+from translator.pool import InOrder, alone
 
 READ_ROWS = 10_000
 EXAMPLES = 3
@@ -26,8 +26,6 @@ EXAMPLES = 3
 RATIO_SLACK = 10
 # A held-out split takes at most this share of the pairs it is cut from.
 HOLDOUT_SHARE = 0.1
-# Where a worker was killed.
-REMEDY = "try data.workers=1"
 OVERLAP = "overlap with validation or test"
 
 Pair = tuple[str, str]
@@ -148,14 +146,16 @@ class Judge:
         return OVERLAP if self.held_out.shares(pair) else ""
 
 
-def clean(rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts, *, workers: int = 1) -> Iterator[pa.Table]:
+def clean(
+    rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts, *, in_order: InOrder = alone
+) -> Iterator[pa.Table]:
     """The training pairs worth training on, with single spaces for white space; the others are dropped and counted.
 
-    Rows cut out for validation or test are no part of train: they count neither as read nor as dropped. `workers`: the
-    processes at it, whose number changes nothing else.
+    Rows cut out for validation or test are no part of train: they count neither as read nor as dropped. `in_order`: who looks
+    at the rows, which changes nothing else.
     """
     seen, unclaimed = Seen(), set(held_out.cut)
-    for judged in in_order(partial(Judge, config, held_out), rows.iter(READ_ROWS), workers=workers, remedy=REMEDY):
+    for judged in in_order(partial(Judge, config, held_out), rows.iter(READ_ROWS)):
         counts.read += judged.read
         for dropped in judged.dropped:
             counts.drop(*dropped)

@@ -23,10 +23,10 @@ from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from filelock import FileLock
 
-from translator.cleaning import READ_ROWS, REMEDY, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
+from translator.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
 from translator.config import DataConfig, TokenizerConfig
 from translator.errors import UserError
-from translator.pool import in_order
+from translator.pool import InOrder, alone, in_order
 from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
@@ -132,7 +132,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
             held_out.add_cut(pairs[split])
         counts[split].kept = len(pairs[split])
         _write(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
-    cleaned = clean(train, config, held_out, counts["train"], workers=_workers(config.workers, len(train)))
+    cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
     _write(folder / "train.arrow", TEXT, cleaned)
     if not counts["train"].kept:
         causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["train"].dropped.items())
@@ -140,10 +140,10 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}})
 
 
-def _workers(wanted: int | None, pairs: int) -> int:
-    """How many processes to prepare so many pairs with."""
+def _workers(wanted: int | None, pairs: int) -> InOrder:
+    """As many processes as are worth while to prepare so many pairs."""
     worth = min(pairs // PAIRS_OF_A_WORKER, os.cpu_count() or 1, MOST_WORKERS)
-    return max(1, min(wanted or worth, pairs // READ_ROWS))
+    return partial(in_order, workers=max(1, min(wanted or worth, pairs // READ_ROWS)), remedy="try data.workers=1")
 
 
 # Tokenising
@@ -171,7 +171,7 @@ def _tokenise(
         counts = Counts.from_json(report["splits"][split])
         tokens = Counter[str]()
         limit = max_tokens if split == "train" else None
-        tables = encoded(rows, (source, target), limit, counts, tokens, workers=_workers(workers, len(rows)))
+        tables = encoded(rows, (source, target), limit, counts, tokens, in_order=_workers(workers, len(rows)))
         _write(folder / f"{split}.arrow", TOKENS, tables)
         report["splits"][split] = counts.to_json() | {
             f"{side}_tokens": tokens[side] for side in SIDES} | {
@@ -220,14 +220,13 @@ class Encoder:
 
 def encoded(
     rows: Dataset, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None, counts: Counts, tokens: Counter[str], *,
-    workers: int = 1
+    in_order: InOrder = alone
 ) -> Iterator[pa.Table]:
     """The rows that `Encoder` keeps, as it gives them; the others are counted.
 
     Adds to `tokens`, by side, those written and those of them that are unknown, and puts down the longest.
     """
-    make = partial(Encoder, tokenizers, max_tokens)
-    for table, dropped in in_order(make, rows.iter(READ_ROWS), workers=workers, remedy=REMEDY):
+    for table, dropped in in_order(partial(Encoder, tokenizers, max_tokens), rows.iter(READ_ROWS)):
         counts.kept -= len(dropped)
         for row in dropped:
             counts.drop(*row)

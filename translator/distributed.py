@@ -6,9 +6,12 @@ Alone, each function here does nothing but give back what it was given.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +24,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line
 
 T = TypeVar("T")
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 # How gloo says that a process is gone or late.
 UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
@@ -110,6 +115,33 @@ def gather(part: Sequence[T]) -> list[T]:
     parts: list[Any] = [None] * size()
     dist.all_gather_object(parts, list(part))
     return [parts[i % size()][i // size()] for i in range(sum(map(len, parts)))]
+
+
+class SideGroup:
+    """Work that the processes share beside training, each in one thread of its own, until any of them wants an end."""
+
+    def __init__(self, *, minutes: float) -> None:
+        """All must make one, at the same place. One of them is waited for so many minutes at a time."""
+        # Messages of its own, for training's come at any time between them.
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if size() > 1 else None
+        self._ending = threading.Event()
+
+    def end(self) -> None:
+        """Have what goes on in the threads raise CancelledError soon."""
+        self._ending.set()
+
+    def in_order(self, make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]:
+        """The answers to questions that all processes ask alike: each answers its share, and all get all, in order."""
+        answer, questions = make(), iter(questions)
+        while some := list(islice(questions, size())):
+            mine = [answer(question) for question in share(some)]
+            told: list[Any] = [(mine, self._ending.is_set())] * size()
+            if size() > 1:
+                dist.all_gather_object(told, told[0], group=self._group)
+            if any(ending for _, ending in told):
+                raise CancelledError
+            for answers, _ in told:
+                yield from answers
 
 
 def whole(tensor: Tensor) -> Tensor:

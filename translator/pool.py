@@ -7,15 +7,29 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from translator.errors import UserError
+from translator.tracking import say
 
 # Answers for each worker that may wait for an earlier one.
 AHEAD = 2
+# Seconds without an answer after which that is told: one takes seconds, or with a large model some minutes.
+PATIENCE = 600
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
+
+
+class InOrder(Protocol):
+    """A way to have questions answered by what `make` makes, in their order."""
+
+    def __call__(self, make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]: ...
+
+
+def alone(make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]:
+    """The answer to each question, in this process."""
+    return map(make(), questions)
 
 
 def in_order(
@@ -24,10 +38,10 @@ def in_order(
     """The answer to each question, by what `make` makes in each of so many processes; 1: in this one.
 
     Neither questions nor answers pile up: a few for each worker are on their way at a time. UserError with a `remedy` where a
-    worker dies.
+    worker dies; one that only hangs may have been stopped on purpose: it is waited for, and that is told.
     """
     if workers == 1:
-        yield from map(make(), questions)
+        yield from alone(make, questions)
         return
     numbered, wanted = enumerate(questions), 0
     busy: dict[Connection, int] = {}
@@ -47,7 +61,9 @@ def in_order(
             elif not busy:
                 return
             else:
-                for pipe in wait(busy):
+                while not (ready := wait(busy, PATIENCE)):
+                    say(f"warning: for {PATIENCE / 60:g} minutes none of the {workers} workers has answered; still waiting")
+                for pipe in ready:
                     assert isinstance(pipe, Connection)  # for the type checker
                     with _surviving(remedy):
                         answer, error = pipe.recv()

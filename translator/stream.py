@@ -15,6 +15,7 @@ from translator.batching import Batch, BatchSource
 from translator.cleaning import Counts, HeldOut, clean
 from translator.config import DataConfig
 from translator.data import Corpus, describe_counts, encoded
+from translator.distributed import SideGroup
 from translator.errors import UserError
 from translator.sources import windows
 from translator.tracking import say
@@ -24,10 +25,14 @@ class WindowSource:
     """The batches of a stream of pairs, with the methods of `BatchSource`; what is an epoch there is a window here.
 
     A window is read, cleaned, tokenised, and planned like an epoch. All follows from its number: any can be gone back to, by
-    reading past those before it. The next one is made ready while a window is in use.
+    reading past those before it. The next one is made ready while a window is in use. Of several processes each reads all of
+    it, cleans and tokenises a share, and tells the others.
     """
 
-    def __init__(self, config: DataConfig, corpus: Corpus, *, max_tokens: int, seed: int, sampling: float) -> None:
+    def __init__(
+        self, config: DataConfig, corpus: Corpus, *, max_tokens: int, seed: int, sampling: float, timeout_minutes: float
+    ) -> None:
+        """`timeout_minutes`: how long another process is waited for."""
         self.config = config
         self.corpus = corpus
         self.max_tokens = max_tokens
@@ -38,7 +43,7 @@ class WindowSource:
             self._held_out.add(list(zip(split["source"], split["target"], strict=True)))
         self._windows: Iterator[Dataset] = iter(())
         self._next = -1  # the number of the window that `_windows` gives next
-        self._reader = ThreadPoolExecutor(1)
+        self._reader, self._side = ThreadPoolExecutor(1), SideGroup(minutes=timeout_minutes)
         self._ready: dict[int, Future[BatchSource]] = {}
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -52,6 +57,11 @@ class WindowSource:
     def of_size(self, quantile: float) -> Batch:
         """As `BatchSource.of_size`, of the first window."""
         return self._window(0).of_size(quantile)
+
+    def close(self) -> None:
+        """Leave off reading: no window can be had any more."""
+        self._side.end()
+        self._reader.shutdown(cancel_futures=True)
 
     def _window(self, number: int) -> BatchSource:
         wanted = (number, number + 1)
@@ -67,9 +77,9 @@ class WindowSource:
         rows = next(self._windows)
         self._next += 1
         counts = Counts()
-        texts = _dataset(clean(rows, self.config, self._held_out, counts))
+        texts = _dataset(clean(rows, self.config, self._held_out, counts, in_order=self._side.in_order))
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        tokens = list(encoded(texts, tokenizers, self.max_tokens, counts, Counter()))
+        tokens = list(encoded(texts, tokenizers, self.max_tokens, counts, Counter(), in_order=self._side.in_order))
         told = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
         if not counts.kept:
             raise UserError(f"data.train: no pair is left after cleaning of {told}")

@@ -76,7 +76,8 @@ class Trainer:
         sampling = config.tokenizer.sampling
         self.batches: BatchSource | WindowSource = (
             BatchSource(corpus.train, tokenizers, sampling=sampling, **how) if config.data.window is None
-            else WindowSource(config.data, corpus, sampling=sampling, **how))
+            else WindowSource(
+                config.data, corpus, sampling=sampling, timeout_minutes=config.train.timeout_minutes, **how))
         self.unit = "epoch" if config.data.window is None else "window"  # what the numbers of epochs count
         self.validator = Validator(corpus, model, translate, self.updater.loss, max_tokens=config.train.max_tokens)
         self.state = TrainingState()
@@ -131,6 +132,9 @@ class Trainer:
                 except Interrupted:
                     self._save()
                     raise
+                finally:
+                    if isinstance(self.batches, WindowSource):
+                        self.batches.close()
         finally:
             self._progress.close()
             if self._tracker is not None:

@@ -19,7 +19,7 @@ FORMAT ?= ctranslate2
 FROM ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train import evaluate translate export serve report plot-attention board bench growth data test fuzz torture lint \
+.PHONY: help train import evaluate translate export serve report shortlist plot-attention board bench growth data test fuzz torture lint \
 	setup clean
 
 help: ## Show this list
@@ -51,6 +51,9 @@ serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at htt
 
 report: $(READY) ## Write a page about a trained model, to send or print: ARGS="against=OTHER_RUN" compares two
 	@$(BIN)/python scripts/report.py $(RUN_OPTION) $(ARGS)
+
+shortlist: $(READY) ## Learn a trained model's shortlist, for faster translation with ARGS="search.shortlist=20"
+	@$(BIN)/python scripts/shortlist.py $(RUN_OPTION) $(ARGS)
 
 plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="...", translated as TARGET="..." or by itself
 	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION) $(ARGS)

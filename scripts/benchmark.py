@@ -6,6 +6,7 @@ With --run RUN, decoding with that run is measured instead. With --compare BEFOR
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -45,6 +46,7 @@ def main() -> None:
         "--decode-in", action="append", choices=["fp32", "bf16", "int8"],
         help="precision of decoding; may be given again (fp32, bf16 and, on a CPU, int8)")
     parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
+    parser.add_argument("--shortlist", type=int, default=0, help="decode with this search.shortlist (0: with all pieces)")
     parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
     parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
@@ -61,7 +63,7 @@ def main() -> None:
     precision = resolve_precision(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
     if options.run:
-        report |= {"workers": options.workers, "decoding": decode(device, options)}
+        report |= {"workers": options.workers, "shortlist": options.shortlist, "decoding": decode(device, options)}
     else:
         report["training"] = train(config, device, precision, options)
     text = json.dumps(report, indent=2)
@@ -84,7 +86,8 @@ def decode(device: torch.device, options: argparse.Namespace) -> dict[str, objec
     """The figures of translating the first test sentences of a trained run, by precision."""
     config = RunFolder(options.run).load_config()
     precisions = options.decode_in or ["fp32", "bf16", *(["int8"] if device.type == "cpu" else [])]
-    jobs = {name: Job((str(options.run),), device.type, name, config.search, details=False) for name in precisions}
+    search = dataclasses.replace(config.search, shortlist=options.shortlist)
+    jobs = {name: Job((str(options.run),), device.type, name, search, details=False) for name in precisions}
     jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
     sources = list(load_split(config.data, "test")["source"])[: options.sentences]
     say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")

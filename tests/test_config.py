@@ -74,7 +74,8 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("optim.ema_decay=1", "optim.ema_decay"), ("train.batch_tokens=0", "train.batch_tokens"),
     ("train.batch_tokens=many", "train.batch_tokens"), ("train.label_smoothing=1", "train.label_smoothing"),
     ("train.metric=accuracy", "train.metric"), ("train.max_epochs=-2", "train.max_epochs"),
-    ("search.n_best=9", "search.n_best"), ("search.length_penalty=-1", "search.length_penalty"),
+    ("search.n_best=9", "search.n_best"), ("search.shortlist=101", "0 (off) to 100"), ("search.shortlist=50", "make shortlist"),
+    ("search.length_penalty=-1", "search.length_penalty"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
     ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied")])
 def test_a_wrong_value_is_named_in_one_line(override, named):

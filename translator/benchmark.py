@@ -61,7 +61,7 @@ def measure_decoding(job: Job, sources: Sequence[str], *, repeats: int, workers:
     translator = job.load()
     alike = sorted(sources, key=len)
     for beam_size, batch_size in DECODING:
-        options = job.search.plain(beam_size)
+        options = dataclasses.replace(job.search.plain(beam_size), shortlist=job.search.shortlist)
         if batch_size is None:
             seconds, tokens = _time_file(dataclasses.replace(job, search=options), alike, repeats, workers)
         else:

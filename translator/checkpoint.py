@@ -35,6 +35,7 @@ from translator.building import build, read_yaml, to_yaml
 from translator.config import RunConfig
 from translator.distributed import held_like
 from translator.errors import UserError
+from translator.shortlist import Shortlist
 from translator.tokenizer import Tokenizer
 
 Weights = dict[str, Tensor]
@@ -58,6 +59,7 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.report_file = self.path / "data_report.json"
         self.outcome_file = self.path / "outcome.json"
+        self.shortlist_file = self.path / "shortlist.safetensors"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self._identity: tuple[int, int] | None = None  # of the folder that `create` laid out
@@ -72,7 +74,7 @@ class RunFolder:
         was made of other data than these.
         """
         if self.config_file.is_file():
-            self._require_same_data(tokenizers, report)
+            self.require_same_data(tokenizers, report)
         else:
             self._write_data(tokenizers, report)
             if weights is not None:
@@ -91,7 +93,8 @@ class RunFolder:
             f"{hashlib.sha256(tokenizer.model).hexdigest()}  {name}\n" for name, tokenizer in files.items()))
         write_text(self.report_file, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
-    def _require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
+    def require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
+        """UserError where the run was begun on other data than these."""
         same = [tokenizer.model for tokenizer in self.load_tokenizers()] == [tokenizer.model for tokenizer in tokenizers]
         before = self.load_report().get("fingerprint")
         if not same or (before is not None and before != report.get("fingerprint")):
@@ -151,6 +154,23 @@ class RunFolder:
         if not self.model_file.is_file():
             raise UserError(f"{self.path}: no weights yet; they are written at the first validation of a training")
         return load_tensors(self.model_file)
+
+    def save_shortlist(self, shortlist: Shortlist) -> None:
+        save_tensors(self.shortlist_file, {name: tensor.int() for name, tensor in vars(shortlist).items()})
+
+    def load_shortlist(self, source_pieces: int, target_pieces: int) -> Shortlist:
+        """What `save_shortlist` was given, for vocabularies of these sizes."""
+        if not self.shortlist_file.is_file():
+            raise UserError(f"{self.path}: has no shortlist yet; `make shortlist RUN={self.path}` learns one")
+        tensors = load_tensors(self.shortlist_file)
+        try:
+            shortlist = Shortlist(**{name: tensor.long() for name, tensor in tensors.items()})
+            fits = shortlist.fits(source_pieces, target_pieces)
+        except TypeError:
+            fits = False
+        if not fits:
+            raise UserError(f"{self.shortlist_file}: is not of this run; `make shortlist RUN={self.path}` learns one")
+        return shortlist
 
     def save_outcome(self, outcome: Mapping[str, Any]) -> None:
         write_text(self.outcome_file, json.dumps(outcome, indent=1) + "\n")

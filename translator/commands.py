@@ -132,6 +132,14 @@ class ReportConfig(ScoringConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ShortlistConfig:
+    """What `scripts/shortlist.py` composes: conf/shortlist.yaml."""
+
+    run: str | None
+    runs: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlotAttentionConfig:
     """What `scripts/plot_attention.py` composes: conf/plot_attention.yaml."""
 

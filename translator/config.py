@@ -13,6 +13,9 @@ from translator.languages import is_tag, tag_of
 
 Files = str | tuple[str, ...] | None
 
+# Target pieces that are kept of each source piece.
+MOST_CANDIDATES = 100
+
 # More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.
 MOST = {"d_model": 2**20, "d_ff": 2**20, "encoder_layers": 1000, "decoder_layers": 1000}
 
@@ -247,6 +250,7 @@ class SearchConfig:
     max_source_tokens: int
     split_sentences: bool = True
     batch_tokens: int
+    shortlist: int = 0
 
     def __post_init__(self) -> None:
         for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "batch_tokens", "groups"):
@@ -259,6 +263,7 @@ class SearchConfig:
                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
         require(self.beam_size % self.groups == 0, "search.groups",
                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
+        require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
         require(self.temperature > 0, "search.temperature", "must be above 0")
         require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
@@ -278,7 +283,7 @@ class SearchConfig:
         """Beam search with the same penalties and limits, for the best output alone, without anything else."""
         return dataclasses.replace(
             self, beam_size=beam_size, n_best=1, groups=1, sampling=False, prefix="", required=(), banned=(), terminology=None,
-            mbr=None)
+            mbr=None, shortlist=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -303,6 +308,8 @@ class RunConfig:
                 "must be a folder's name, without / and line breaks")
         require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
                 "means nothing with data.window: set it to null, and train.max_updates or train.max_minutes")
+        require(self.search.shortlist == 0, "search.shortlist",
+                "is for a trained model: `make shortlist` learns one; leave it 0 in training")
         tags = {self.tokenizer.source_tag, self.tokenizer.target_tag}
         require(self.init is not None or tags == {None}, "tokenizer.source_tag",
                 "and tokenizer.target_tag are for a model that init names: a vocabulary trained here has no tags")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from translator.errors import UserError
 
@@ -83,6 +83,23 @@ def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says that it moves to a package of its own
         return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
+
+
+def some_outputs(layer: nn.Module, outputs: Tensor) -> nn.Module:
+    """A linear layer that computes these outputs of another, in its precision and layout."""
+    if isinstance(layer, nn.Linear):
+        some = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
+        weight = layer.weight.detach()[outputs]
+        by_columns = layer.weight.stride(0) == 1
+        some.weight = nn.Parameter(weight.T.contiguous().T if by_columns else weight, requires_grad=False)
+        if layer.bias is not None:
+            some.bias = nn.Parameter(layer.bias.detach()[outputs], requires_grad=False)
+        return some
+    assert isinstance(layer, torch.ao.nn.quantized.dynamic.Linear)  # as `convert` makes them
+    quantised = torch.ao.nn.quantized.dynamic.Linear(layer.in_features, len(outputs))
+    bias = layer.bias()
+    quantised.set_weight_bias(layer.weight().index_select(0, outputs), None if bias is None else bias[outputs])
+    return quantised
 
 
 def _laid_out_by_columns(model: Model) -> Model:

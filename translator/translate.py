@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,9 @@ from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
 from translator.search.forced import Rating, rate
 from translator.search.hypothesis import length_penalty
+from translator.search.restricted import search_among
 from translator.sentences import split_sentences
+from translator.shortlist import Shortlist
 from translator.terminology import Terminology, whole_words
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 
@@ -86,6 +89,8 @@ class Unit:
 class Translator:
     """Trained models and their tokenizers: `Translator("runs/x")(["A sentence."])` gives their translations."""
 
+    _folder: RunFolder | None = None  # of the first run
+
     def __init__(
         self, *runs: str | Path, device: str = "auto", precision: DecodingPrecision | Literal["auto"] = "fp32"
     ) -> None:
@@ -108,7 +113,8 @@ class Translator:
             models.append(convert(model.to(where), precision))
         if not models:
             raise ValueError("no run folder given")
-        self._set_up(models, *first, RunFolder(runs[0]).load_config().search, where, longest)
+        self._folder = RunFolder(runs[0])
+        self._set_up(models, *first, self._folder.load_config().search, where, longest)
 
     @classmethod
     def of(
@@ -124,7 +130,7 @@ class Translator:
         device: torch.device, longest: int | None,
     ) -> None:
         self.models = models
-        self.model: Model = models[0] if len(models) == 1 else Ensemble(models)
+        self.wrap: Callable[[Model], Model] = lambda model: model  # put around the model of every search
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search
@@ -133,6 +139,13 @@ class Translator:
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
         self.positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
         self._terminologies: dict[str, Terminology] = {"": Terminology({})}
+
+    @cached_property
+    def shortlist(self) -> Shortlist:
+        """Of the first run; UserError where it has none."""
+        if self._folder is None:
+            raise UserError("search.shortlist: is learned once a training has ended, by `make shortlist`")
+        return self._folder.load_shortlist(len(self.source_tokenizer), len(self.target_tokenizer)).to(self.device)
 
     def __call__(self, texts: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """The translation of each text, in order. An empty text has an empty one, and so has one that is too long."""
@@ -189,6 +202,8 @@ class Translator:
     def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
         """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
         text, options = request.text, self._within_positions(options)
+        if options.shortlist:
+            _ = self.shortlist  # so that it is missed before anything is sought
         try:
             text = text.decode() if isinstance(text, bytes) else text.encode().decode()
         except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
@@ -318,12 +333,19 @@ class Translator:
         elif options.n_best > 1:  # some to spare, for outputs that are spelled alike
             options = dataclasses.replace(options, n_best=min(options.beam_size, 2 * options.n_best))
         source = pad([unit.ids for unit in units]).to(self.device)
-        found = search(self.model, source, options, demands)
+        if options.shortlist:
+            allowed = self.shortlist.allowed(source, options.shortlist)
+            found = search_among(self.models, self._as_one, allowed, source, options, demands)
+        else:
+            found = search(self._as_one(self.models), source, options, demands)
         if not all(found):
             free = dataclasses.replace(options.plain(1), no_repeat_ngram=0, min_length=0, min_length_ratio=0.0, max_length=1)
-            if not all(search(self.model, source, free)):  # not for the rules' sake
+            if not all(search(self._as_one(self.models), source, free)):  # not for the rules' sake
                 raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
+
+    def _as_one(self, models: Sequence[Model]) -> Model:
+        return self.wrap(models[0] if len(models) == 1 else Ensemble(models))
 
     def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
         """The texts of hypotheses, best first."""

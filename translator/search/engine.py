@@ -255,7 +255,7 @@ class _Beams:
         bound = best_open / length_penalty(self.most + 1, self.config)
         open_still = (best_open > -torch.inf) & (bound > self.finished.scores[:, -1])
         by_need = (~open_still).sort(stable=True).indices  # those still open come first
-        size = _batch_size(int(open_still.sum()))
+        size = one_of_few(int(open_still.sum()))
         if size >= len(self.sentences):
             return
         keep, done = by_need[:size].sort().values, by_need[size:]
@@ -276,14 +276,14 @@ class _Beams:
         self.last_step = int(self.most.max()) if any_left else 0
 
 
-def _batch_size(sentences: int) -> int:
-    """The least number of at least so many that is one of four an octave.
+def one_of_few(size: int) -> int:
+    """The least number of at least `size` that is one of four an octave.
 
     Libraries prepare a product anew for each shape they meet, which on a CPU costs as much as a small one itself. So sentences
     leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
     """
-    step = max(1, 1 << max(0, sentences.bit_length() - 3))
-    return -(-sentences // step) * step
+    step = max(1, 1 << max(0, size.bit_length() - 3))
+    return -(-size // step) * step
 
 
 def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> None:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -79,7 +80,7 @@ class Service:
             self._work, size=lambda unit: len(unit.ids), batch_tokens=self.search.batch_tokens // self.search.beam_size,
             most_waiting=config.max_waiting)
         for translator in set(self.translators.values()):
-            translator.model = Interruptible(translator.model, self.batcher.give_way)
+            translator.wrap = partial(Interruptible, before_step=self.batcher.give_way)
 
     def close(self) -> None:
         self.batcher.close()

@@ -1,0 +1,34 @@
+"""Learn a run's shortlist from its training data: `python scripts/shortlist.py run=runs/x`. Options: conf/shortlist.yaml."""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig
+
+from translator.building import from_hydra
+from translator.checkpoint import RunFolder, chosen_runs
+from translator.commands import ShortlistConfig
+from translator.data import prepare
+from translator.errors import one_line_errors
+from translator.shortlist import learn_shortlist
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="shortlist")
+@one_line_errors()
+def main(composed: DictConfig) -> None:
+    asked = from_hydra(ShortlistConfig, composed)
+    [run] = chosen_runs(asked.run, asked.runs)
+    folder = RunFolder(run)
+    config, tokenizers = folder.load_config(), folder.load_tokenizers()
+    of_its_own = config.init is None  # then the cache has what its training read
+    corpus = prepare(
+        config.data, config.tokenizer, max_tokens=config.train.max_tokens, tokenizers=None if of_its_own else tokenizers)
+    folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
+    source, target = map(len, tokenizers)
+    folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=tokenizers[0] is tokenizers[1]))
+    print(f"written to {folder.shortlist_file}; use it with search.shortlist=20")
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -15,12 +15,13 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from tests.conftest import PAIRS, TINY, assert_user_error, model_config, random_model, search_config, write_pairs
+from tests.conftest import PAIRS, TINY, model_config, random_model, run_config, search_config, write_pairs
 from tests.test_trainer import rows
 from translator import shortlist
 from translator.batching import pad
-from translator.checkpoint import RunFolder, load_tensors, save_tensors
+from translator.checkpoint import RunFolder, load_tensors, save_tensors, weights_of
 from translator.config import MOST_CANDIDATES
+from translator.data import prepare
 from translator.device import convert, some_outputs
 from translator.errors import UserError
 from translator.model import Transformer
@@ -248,12 +249,17 @@ def test_a_folder_without_one_or_with_anothers_is_refused(folder, trained_folder
 
 def test_from_the_shell(script, tmp_path):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    options = ["data=files", f"data.train={data}", f"data.cache={tmp_path}", f"runs={tmp_path}", "name=run", *TINY]
-    assert script("train", *options, "train.max_updates=2", "train.max_minutes=null").returncode == 0
-    asked = [f"run={tmp_path}/run", "search.shortlist=20", "search.max_length=5"]
+    config = run_config("data=files", f"data.train={data}", f"data.cache={tmp_path}", *TINY)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+    pieces = len(corpus.source_tokenizer)
+    run = RunFolder(tmp_path / "run")
+    run.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
+    save_tensors(run.model_file, weights_of(Transformer(config.model, pieces, pieces)))
     learned = script("shortlist", f"runs={tmp_path}")
     assert learned.returncode == 0, learned.stderr.decode()
-    assert f"written to {tmp_path}/run/shortlist.safetensors" in learned.stdout.decode()
-    assert script("translate", *asked, stdin=b"She sees two houses.\n").returncode == 0
-    write_pairs(data, PAIRS[5:])
-    assert_user_error(script("shortlist", f"run={tmp_path}/run"), "have changed since this run began")
+    assert f"written to {run.shortlist_file}" in learned.stdout.decode()
+    assert torch.equal(
+        run.load_shortlist(pieces, pieces).candidates, learn_shortlist(corpus.train, pieces, pieces, joint=True).candidates)
+    translated = script(
+        "translate", f"run={run.path}", "search.shortlist=20", "search.max_length=5", stdin=b"She sees two houses.\n")
+    assert translated.returncode == 0, translated.stderr.decode()

@@ -19,6 +19,7 @@ def config() -> RunConfig:
     return dataclasses.replace(run_config("tokenizer.vocab_size=400", "device=cpu", "precision=fp32"), model=model_config())
 
 
+@pytest.mark.torture
 def test_a_row_has_a_figure_under_every_heading(config, monkeypatch):
     monkeypatch.setattr(growth, "LENGTHS", (64,))
     for table in (growth.length_table, growth.attention_table):
@@ -35,12 +36,14 @@ def test_a_table_that_there_is_not_is_refused_by_name():
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.torture
 def test_a_made_up_corpus_is_prepared_once_and_then_taken_up(config):
     heading, row = corpus_growth.corpus_table(config, [500])
     assert len(row) == len(heading)
     assert row[0] == "500"
 
 
+@pytest.mark.torture
 def test_a_corpus_is_repeated_with_variations_and_prepared_by_one_process_and_by_two(config, tmp_path):
     write_pairs(tmp_path / "pairs.tsv", PAIRS)
     data = dataclasses.replace(config.data, path=None, train=f"{tmp_path}/pairs.tsv", cache=f"{tmp_path}/cache", holdout=10)
@@ -54,6 +57,7 @@ def test_a_corpus_is_repeated_with_variations_and_prepared_by_one_process_and_by
     assert all(len(row) == len(heading) for row in rows)
 
 
+@pytest.mark.torture
 def test_a_corpus_is_streamed_by_one_process_and_by_two(config, tmp_path):
     write_pairs(tmp_path / "pairs.tsv", PAIRS)
     data = dataclasses.replace(config.data, path=None, train=f"{tmp_path}/pairs.tsv", cache=f"{tmp_path}/cache", holdout=10)

@@ -65,8 +65,9 @@ def test_a_line_as_long_as_allowed_is_translated(translator):
 
 def test_batches_keep_to_their_budget_with_beams_and_padding(translator, monkeypatch):
     shapes = []
-    whole = translator.model.encode
-    monkeypatch.setattr(translator.model, "encode", lambda source: shapes.append(source.shape) or whole(source))
+    [model] = translator.models
+    whole = model.encode
+    monkeypatch.setattr(model, "encode", lambda source: shapes.append(source.shape) or whole(source))
     lines = [*SOURCES, SOURCES[0] * 5]
     translator(lines, search_config(beam_size=2, max_length=2, batch_tokens=150))
     assert sum(count for count, _ in shapes) == len(lines)

@@ -20,7 +20,7 @@ from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 # The pieces that any output may hold: the special ones, and the most frequent.
 SPECIAL = (PAD_ID, UNK_ID, BOS_ID, EOS_ID)
 FREQUENT = 100
-# Pairs of a source and a target piece that stand in one pair of sentences, at most, to learn from; 8 bytes each.
+# Pairs of a source and a target piece that stand in one pair of sentences, at most, to learn from: 16 bytes each.
 LINKS = 40_000_000
 ITERATIONS = 5
 

@@ -37,8 +37,8 @@ def search_among(
         for phrase in phrases:
             allowed[row, list(phrase)] = True
     used = allowed.any(dim=0)
-    spare = (~used).nonzero()[:, 0]
-    used[spare[: one_of_few(int(used.sum())) - len(used) + len(spare)]] = True  # allowed to none
+    count = int(used.sum())
+    used[(~used).nonzero()[: one_of_few(count) - count, 0]] = True  # some that are allowed to none, for a usual shape
     pieces = used.nonzero()[:, 0]
     number = {piece: i for i, piece in enumerate(pieces.tolist())}
 

@@ -10,12 +10,13 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, chosen_runs, write_text
+from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ExportConfig
 from translator.errors import UserError, one_line_errors
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
+from translator.files import write_text
 from translator.translate import Translator
 
 

@@ -19,9 +19,10 @@ from hypothesis import settings
 
 from translator.batching import collate
 from translator.building import build, from_hydra, to_yaml
-from translator.checkpoint import RunFolder, save_tensors, weights_of
+from translator.checkpoint import RunFolder, weights_of
 from translator.cleaning import Counts, HeldOut, clean
 from translator.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
+from translator.files import save_tensors
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
 

@@ -11,9 +11,10 @@ import torch
 from safetensors import SafetensorError
 
 from tests.conftest import PAIRS, model_config, random_model, tokenizer_config
-from translator import checkpoint
-from translator.checkpoint import RunFolder, load_into, load_tensors, newest_run, save_tensors, weights_of
+from translator import files
+from translator.checkpoint import RunFolder, load_into, newest_run, weights_of
 from translator.errors import UserError
+from translator.files import load_tensors, save_tensors
 from translator.tokenizer import train_tokenizer
 
 
@@ -94,7 +95,7 @@ def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch):
         path.write_bytes(b"half")
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full_disk)
+    monkeypatch.setattr(files, "save_file", full_disk)
     with pytest.raises(UserError, match=r"model\.safetensors: cannot be written"):
         save_tensors(path, weights(2))
     assert folder.load_weights()["w"][0, 0] == 1

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
 from translator.alignment import WORD_START, align_words
 from translator.batching import collate
-from translator.checkpoint import RunFolder, save_tensors, weights_of
+from translator.checkpoint import RunFolder, weights_of
 from translator.errors import UserError
+from translator.files import save_tensors
 from translator.mbr import by_expected_score
 from translator.metrics import sentence_score
 from translator.search.forced import rate

@@ -20,11 +20,12 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, TINY, model_config, write_pairs
 from tests.test_trainer import metrics, options, rows
-from translator.checkpoint import RunFolder, load_tensors
+from translator.checkpoint import RunFolder
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.distributed import decide, first, gather, shard, share, together, totals, wholes
 from translator.errors import UserError
+from translator.files import load_tensors
 from translator.interruption import Interrupted
 from translator.tokenizer import Tokenizer
 from translator.trainer import Trainer, new_model

@@ -28,10 +28,11 @@ from hypothesis import strategies as st
 from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_config
 from translator.batching import Batch, BatchSource, plan_batches
 from translator.building import build, read_yaml, to_yaml
-from translator.checkpoint import RunFolder, Weights, weights_of
+from translator.checkpoint import RunFolder, weights_of
 from translator.cleaning import Counts, HeldOut, cut, with_text
 from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
+from translator.files import Weights
 from translator.lines import answer, as_json, notices, parse, read_lines
 from translator.sources import read
 from translator.state import Outcome, TrainingState, outcome_of, state_of

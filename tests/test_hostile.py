@@ -30,10 +30,10 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, cleaned, write_pairs
 from tests.test_fuzz import STATE, data_config
-from translator import checkpoint
-from translator.checkpoint import RunFolder, load_tensors, save_tensors
+from translator.checkpoint import RunFolder
 from translator.cleaning import Counts, HeldOut
 from translator.errors import UserError
+from translator.files import load_tensors, save_tensors, sealed
 from translator.sources import read
 from translator.tokenizer import Tokenizer
 from translator.tracking import Tracker
@@ -252,10 +252,6 @@ def test_sums_of_files_elsewhere_are_not_looked_at(run, tmp_path, monkeypatch, l
 def test_sums_that_are_none_are_refused(run, content):
     run.sums_file.write_bytes(content)
     assert "damaged" in refused(run.load_tokenizers)
-
-
-def sealed(state: Any) -> str:
-    return checkpoint._sealed(state)
 
 
 VALUES = [

@@ -18,8 +18,9 @@ from PIL import Image
 
 from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
 from translator.building import by_dotted_name, from_hydra
-from translator.checkpoint import RunFolder, load_tensors, save_tensors
+from translator.checkpoint import RunFolder
 from translator.commands import ReportConfig
+from translator.files import load_tensors, save_tensors
 from translator.report import write_report
 from translator.tracking import read_history
 

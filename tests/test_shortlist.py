@@ -19,11 +19,12 @@ from tests.conftest import PAIRS, TINY, model_config, random_model, run_config, 
 from tests.test_trainer import rows
 from translator import shortlist
 from translator.batching import pad
-from translator.checkpoint import RunFolder, load_tensors, save_tensors, weights_of
+from translator.checkpoint import RunFolder, weights_of
 from translator.config import MOST_CANDIDATES
 from translator.data import prepare
 from translator.device import convert, some_outputs
 from translator.errors import UserError
+from translator.files import load_tensors, save_tensors
 from translator.model import Transformer
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model

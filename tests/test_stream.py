@@ -169,7 +169,7 @@ def test_any_number_of_processes_makes_the_same_windows_of_a_share_each(tmp_path
 
 
 def test_reading_ends_with_the_training(tmp_path, monkeypatch):
-    """In the midst of a window, or of many to read past."""
+    """In the midst of a window."""
     config = config_of(tmp_path, as_tsv(tmp_path))
     source = source_of(config, corpus_of(config))
     monkeypatch.setattr(cleaning, "READ_ROWS", 1)

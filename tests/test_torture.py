@@ -25,7 +25,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.conftest import PAIRS, ROOT, TINY, write_pairs
 from tests.test_distributed import needs_proc, workers_of
-from translator.checkpoint import RunFolder, load_tensors
+from translator.checkpoint import RunFolder
+from translator.files import load_tensors
 from translator.sources import SPLITS
 
 KILLS = int(os.environ.get("KILLS", "4"))

@@ -19,12 +19,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.conftest import PAIRS, model_config, run_config
 from translator.batching import Batch, collate
 from translator.capacity import fitting_batch_tokens
-from translator.checkpoint import RunFolder, load_into, load_tensors, save_tensors, weights_of
+from translator.checkpoint import RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import OutOfMemory
 from translator.divergence import Divergence
 from translator.errors import UserError
+from translator.files import load_tensors, save_tensors
 from translator.interruption import Interrupted
 from translator.optim import state_tensors
 from translator.selection import to_average

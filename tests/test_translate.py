@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config, random_model, search_config
-from translator.checkpoint import RunFolder, save_tensors
+from translator.checkpoint import RunFolder
 from translator.errors import UserError
+from translator.files import save_tensors
 from translator.translate import CHUNK, Translator
 
 SOURCES = [source for source, _ in PAIRS[:30]]

@@ -1,4 +1,4 @@
-"""A run folder's files: what stands where, atomic writes, verified loads, averaged weights (floor 4).
+"""A run folder: what stands where, its checkpoints, averaged weights (floor 4).
 
     runs/<name>/
       config.yaml            the resolved options, and the format of this folder
@@ -8,18 +8,17 @@
       model.safetensors      the weights to translate with: the best so far, the chosen ones at the end
       outcome.json           which weights those are, once training has ended
       metrics.jsonl          one line a measurement
+      shortlist.safetensors  once `make shortlist` has learned one: the target pieces that may render each source piece
       tensorboard/           the same as curves, with samples and attention maps
       checkpoints/<update>/  weights.safetensors; for the newest also training.safetensors and state.json, to go on from
 
-Tensors are safetensors and the rest is text: nothing here is ever unpickled. Safetensors files and state.json hold the SHA-256
-of what they say, which is looked at whenever they are read.
+Safetensors files and state.json hold the SHA-256 of what they say, which is looked at whenever they are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -27,25 +26,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from translator.building import build, read_yaml, to_yaml
 from translator.config import RunConfig
 from translator.distributed import held_like
 from translator.errors import UserError
+from translator.files import (
+    Weights,
+    load_tensors,
+    read_plain,
+    save_tensors,
+    sealed,
+    sync,
+    unsealed,
+    write_bytes,
+    write_text,
+)
 from translator.shortlist import Shortlist
 from translator.tokenizer import Tokenizer
 
-Weights = dict[str, Tensor]
 # Weights, training tensors and state.
 Checkpoint = tuple[Weights, Weights, dict[str, Any]]
 
 # To be raised when a run folder changes so that older releases would misread it.
 FORMAT = 1
-# The name under which a file holds its own sum.
-SUM = "sha256"
 
 
 class RunFolder:
@@ -144,7 +149,7 @@ class RunFolder:
     def load_report(self) -> dict[str, Any]:
         """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
         try:
-            report = json.loads(_read_plain(self.report_file))
+            report = json.loads(read_plain(self.report_file))
         except (OSError, ValueError, RecursionError):
             return {}
         return report if isinstance(report, dict) else {}
@@ -178,7 +183,7 @@ class RunFolder:
     def load_outcome(self) -> Any:
         """What `save_outcome` was given; None while training has not ended, or where it is damaged: it can be made again."""
         try:
-            return json.loads(_read_plain(self.outcome_file))
+            return json.loads(read_plain(self.outcome_file))
         except (FileNotFoundError, ValueError, RecursionError):
             return None
 
@@ -191,7 +196,7 @@ class RunFolder:
             raise UserError(f"{self.path}: the run folder was removed or moved while it was trained in; nothing was saved")
         final = self._checkpoint(update)
         if update in self.resumable():
-            write_text(final / "state.json", _sealed(state))
+            write_text(final / "state.json", sealed(state))
             return
         shutil.rmtree(final, ignore_errors=True)
         partial = final.with_name(f".{final.name}.partial")
@@ -200,9 +205,9 @@ class RunFolder:
             partial.mkdir(parents=True)
             save_tensors(partial / "weights.safetensors", weights)
             save_tensors(partial / "training.safetensors", training)
-            write_text(partial / "state.json", _sealed(state))
+            write_text(partial / "state.json", sealed(state))
             partial.rename(final)
-            _sync(self.checkpoints)
+            sync(self.checkpoints)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -231,7 +236,7 @@ class RunFolder:
 
     def load_state(self, update: int) -> dict[str, Any]:
         """The state alone of a checkpoint."""
-        return _unsealed(self._checkpoint(update) / "state.json")
+        return unsealed(self._checkpoint(update) / "state.json")
 
     def average(self, updates: Sequence[int]) -> Weights:
         """The mean of the weights of several checkpoints."""
@@ -294,88 +299,6 @@ def newest_run(runs: Path) -> Path:
     return models[-1].parent
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, with the sum of what it holds, aside; sync it, then rename it into place."""
-    partial = path.with_name(f".{path.name}.partial")
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        partial.unlink(missing_ok=True)  # were it a link, another's file would be written
-        save_file(plain, partial, metadata={SUM: _sum_of(plain)})
-        _sync(partial)
-        partial.rename(path)
-    except (SafetensorError, OSError) as error:  # the first is how a full disk or a missing permission is reported
-        partial.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {error}") from error
-
-
-def load_tensors(path: Path) -> Weights:
-    """The tensors of a safetensors file; UserError where it is damaged, by its own sum if it holds one."""
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
-            expected = (file.metadata() or {}).get(SUM)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or missing weights: {error}") from error
-    if expected is not None and _sum_of(tensors) != expected:
-        raise UserError(f"{path}: damaged weights: they are not those that were written")
-    return tensors
-
-
-def _sum_of(tensors: Weights) -> str:
-    """Of names, types, shapes and numbers."""
-    total = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
-
-
-def _sealed(state: Mapping[str, Any]) -> str:
-    """A state as JSON, with its sum."""
-    return json.dumps({SUM: hashlib.sha256(_canonical(state)).hexdigest(), "state": state}, indent=1) + "\n"
-
-
-def _unsealed(path: Path) -> dict[str, Any]:
-    """The state of a file that `_sealed` made; UserError where it is damaged."""
-    try:
-        sealed = json.loads(_read_plain(path))
-        expected, state = sealed[SUM], sealed["state"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: damaged checkpoint: {error}") from error
-    if hashlib.sha256(_canonical(state)).hexdigest() != expected:
-        raise UserError(f"{path}: damaged checkpoint: it is not what was written")
-    return state
-
-
-def _read_plain(path: Path) -> bytes:
-    """What a file holds. A link to a device such as /dev/zero would be read for ever: it counts as missing."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    return path.read_bytes()
-
-
-def _canonical(state: Mapping[str, Any]) -> bytes:
-    return json.dumps(state, sort_keys=True).encode()
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file aside, sync it, then rename it into place."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.unlink(missing_ok=True)  # were it a link, another's file would be written
-        partial.write_bytes(content)
-        _sync(partial)
-        partial.rename(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-
-
 def weights_of(model: nn.Module) -> Weights:
     """A model's weights by name, tied ones once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -393,11 +316,3 @@ def load_into(model: nn.Module, weights: Weights, where: Path) -> None:
     require_fit(model, weights, where)
     for name, parameter in model.named_parameters():
         parameter.copy_(held_like(weights[name], parameter))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -90,8 +90,8 @@ def some_outputs(layer: nn.Module, outputs: Tensor) -> nn.Module:
     if isinstance(layer, nn.Linear):
         some = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
         weight = layer.weight.detach()[outputs]
-        by_columns = layer.weight.stride(0) == 1
-        some.weight = nn.Parameter(weight.T.contiguous().T if by_columns else weight, requires_grad=False)
+        laid_out = _by_columns(weight) if layer.weight.stride(0) == 1 else weight
+        some.weight = nn.Parameter(laid_out, requires_grad=False)
         if layer.bias is not None:
             some.bias = nn.Parameter(layer.bias.detach()[outputs], requires_grad=False)
         return some
@@ -106,8 +106,12 @@ def _laid_out_by_columns(model: Model) -> Model:
     """The same weights, those of linear layers as a product of a few float32 rows reads them fastest on a CPU."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            layer.weight = nn.Parameter(layer.weight.detach().T.contiguous().T, requires_grad=False)
+            layer.weight = nn.Parameter(_by_columns(layer.weight.detach()), requires_grad=False)
     return model
+
+
+def _by_columns(weight: Tensor) -> Tensor:
+    return weight.T.contiguous().T
 
 
 def tune_cpu() -> None:

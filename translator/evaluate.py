@@ -12,9 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from translator.checkpoint import write_text
 from translator.config import SearchConfig
 from translator.errors import UserError
+from translator.files import write_text
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
 from translator.translate import Translation, Translator
 

@@ -19,13 +19,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from translator.attention_maps import attention_maps
 from translator.building import by_dotted_name
-from translator.checkpoint import RunFolder, write_bytes, write_text
+from translator.checkpoint import RunFolder
 from translator.commands import ReportConfig
 from translator.config import DataConfig, RunConfig
 from translator.device import resolve_device
 from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate
+from translator.files import write_bytes, write_text
 from translator.held_out import held_out, require_comparable, sources_for
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_score

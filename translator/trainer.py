@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 from translator.batching import Batch, BatchSource, empty_batch
-from translator.checkpoint import Checkpoint, RunFolder, Weights, load_into, save_tensors, weights_of
+from translator.checkpoint import Checkpoint, RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.device import give_back_freed_memory
 from translator.distributed import decide, first, share, size, totals, wholes
 from translator.divergence import Divergence
 from translator.errors import UserError
+from translator.files import Weights, save_tensors
 from translator.interruption import Interrupted, Interruption
 from translator.metrics import better
 from translator.model import Transformer

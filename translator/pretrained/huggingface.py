@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from translator.building import build
-from translator.checkpoint import Weights
 from translator.config import ModelConfig, RunConfig
 from translator.errors import UserError
+from translator.files import Weights
 from translator.pretrained.m2m100 import m2m100
 from translator.pretrained.marian import marian
 from translator.pretrained.parts import Family, Pretrained

@@ -8,9 +8,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from translator.checkpoint import Weights
 from translator.config import ModelConfig, TokenizerConfig
 from translator.errors import UserError
+from translator.files import Weights
 from translator.tokenizer import Tokenizer
 
 

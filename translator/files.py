@@ -1,0 +1,115 @@
+"""Files that are whole or not there, and tensors and states that hold their own sum (floor 1).
+
+What is written stands aside until it is whole and synced, and then takes its name. Tensors are safetensors, states are JSON:
+nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from translator.errors import UserError
+
+Weights = dict[str, Tensor]
+# The name under which a file holds its own sum.
+SUM = "sha256"
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, with the sum of what it holds, aside; sync it, then rename it into place."""
+    partial = path.with_name(f".{path.name}.partial")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        partial.unlink(missing_ok=True)  # were it a link, another's file would be written
+        save_file(plain, partial, metadata={SUM: _sum_of(plain)})
+        sync(partial)
+        partial.rename(path)
+    except (SafetensorError, OSError) as error:  # the first is how a full disk or a missing permission is reported
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {error}") from error
+
+
+def load_tensors(path: Path) -> Weights:
+    """The tensors of a safetensors file; UserError where it is damaged, by its own sum if it holds one."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+            expected = (file.metadata() or {}).get(SUM)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or missing weights: {error}") from error
+    if expected is not None and _sum_of(tensors) != expected:
+        raise UserError(f"{path}: damaged weights: they are not those that were written")
+    return tensors
+
+
+def _sum_of(tensors: Weights) -> str:
+    """Of names, types, shapes and numbers."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def sealed(state: Mapping[str, Any]) -> str:
+    """A state as JSON, with its sum."""
+    return json.dumps({SUM: hashlib.sha256(_canonical(state)).hexdigest(), "state": state}, indent=1) + "\n"
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """The state of a file that `sealed` made; UserError where it is damaged."""
+    try:
+        whole = json.loads(read_plain(path))
+        expected, state = whole[SUM], whole["state"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}: damaged checkpoint: {error}") from error
+    if hashlib.sha256(_canonical(state)).hexdigest() != expected:
+        raise UserError(f"{path}: damaged checkpoint: it is not what was written")
+    return state
+
+
+def read_plain(path: Path) -> bytes:
+    """What a file holds. A link to a device such as /dev/zero would be read for ever: it counts as missing."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    return path.read_bytes()
+
+
+def _canonical(state: Mapping[str, Any]) -> bytes:
+    return json.dumps(state, sort_keys=True).encode()
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file aside, sync it, then rename it into place."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.unlink(missing_ok=True)  # were it a link, another's file would be written
+        partial.write_bytes(content)
+        sync(partial)
+        partial.rename(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -19,8 +19,8 @@ FORMAT ?= ctranslate2
 FROM ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help train import evaluate translate export serve report shortlist plot-attention board bench growth data test fuzz torture lint \
-	setup clean
+.PHONY: help train import evaluate translate export serve report shortlist plot-attention board bench growth data test fuzz \
+	torture lint setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -19,7 +19,8 @@ from translator.files import write_bytes
 from translator.plots import draw_attention, png, undrawn
 from translator.tokenizer import BOS_ID, EOS_ID
 from translator.tracking import say
-from translator.translate import Request, Translator
+from translator.translate import Translator
+from translator.translation import Request
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="plot_attention")

@@ -22,7 +22,8 @@ from translator.device import DecodingPrecision, resolve_device, resolve_precisi
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer
 from translator.output import Output
-from translator.translate import CHUNK, Request
+from translator.translate import CHUNK
+from translator.translation import Request
 from translator.workers import Job, translate_all
 
 PROMPT = "> "

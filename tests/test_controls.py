@@ -36,7 +36,8 @@ from translator.search.forced import rate
 from translator.sentences import split_sentences
 from translator.terminology import Terminology, whole_words
 from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, train_tokenizer
-from translator.translate import Request, Translator
+from translator.translate import Translator
+from translator.translation import Request
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)

@@ -37,7 +37,8 @@ from translator.lines import answer, as_json, notices, parse, read_lines
 from translator.sources import read
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
-from translator.translate import Translation, Translator
+from translator.translate import Translator
+from translator.translation import Translation
 
 # Strings that have broken programs: half characters, marks without a letter, both directions, breaks of all kinds.
 AWKWARD = [

@@ -32,7 +32,8 @@ from translator.search.ensemble import Ensemble
 from translator.search.restricted import search_among
 from translator.shortlist import SPECIAL, Shortlist, learn_shortlist
 from translator.tokenizer import EOS_ID, PAD_ID
-from translator.translate import Request, Translator
+from translator.translate import Translator
+from translator.translation import Request
 
 VOCAB = 40
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID]]

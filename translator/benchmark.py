@@ -22,7 +22,8 @@ from translator.errors import UserError
 from translator.model import Transformer
 from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer
-from translator.translate import CHUNK, Request, Translation
+from translator.translate import CHUNK
+from translator.translation import Request, Translation
 from translator.workers import Job, translate_all
 
 PHASES = ("data", "forward", "backward", "optimizer")

@@ -16,7 +16,8 @@ from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.files import write_text
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
-from translator.translate import Translation, Translator
+from translator.translate import Translator
+from translator.translation import Translation
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from translator.errors import UserError
-from translator.translate import Details, Request, Translation
+from translator.translation import Details, Request, Translation
 
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.

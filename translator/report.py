@@ -34,7 +34,8 @@ from translator.plots import History, draw_attention, draw_curves, draw_scores_b
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID
 from translator.tracking import read_history, say
-from translator.translate import Request, Translator
+from translator.translate import Translator
+from translator.translation import Request
 
 PAGE = "report.html"
 CURVES, BY_LENGTH = "curves.png", "by-length.png"

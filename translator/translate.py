@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -32,58 +31,12 @@ from translator.sentences import split_sentences
 from translator.shortlist import Shortlist
 from translator.terminology import Terminology, whole_words
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from translator.translation import Details, Request, Translation, Unit, join
 
 # Texts that are translated together: enough to fill batches with sentences of like length.
 CHUNK = 512
 # Searches for an output without banned phrases, each with the spellings ruled out that those before came up with.
 BANNED_TRIES = 20
-
-
-@dataclass(frozen=True)
-class Request:
-    """A text, and what its translation must begin with and hold, besides what the options of the search say."""
-
-    text: str | bytes  # bytes are read as UTF-8
-    prefix: str = ""
-    required: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Translation:
-    """What became of one text: its best translation first, or the reason why it was refused."""
-
-    texts: tuple[str, ...] = ("",)
-    hypotheses: tuple[Hypothesis, ...] = ()
-    refused: str = ""
-    sentences: int = 1  # that the text was split into
-
-    @property
-    def text(self) -> str:
-        return self.texts[0]
-
-    @property
-    def hit_limit(self) -> bool:
-        return any(hypothesis.hit_limit for hypothesis in self.hypotheses[:1])
-
-
-@dataclass(frozen=True)
-class Details:
-    """A translation token by token, and which words render which."""
-
-    pieces: tuple[str, ...]  # EOS last
-    log_probabilities: tuple[float, ...]
-    score: float
-    alignment: tuple[tuple[int, int], ...]  # numbers of source and target words, from 0
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A sentence to search for."""
-
-    ids: list[int]  # of its tag too, if it has one
-    text: str
-    prefix: list[int]
-    required: tuple[str, ...]
 
 
 class Translator:
@@ -389,20 +342,6 @@ class Translator:
             sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
             result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
         return [result[i] for i in range(len(pairs))]
-
-
-def join(sentences: list[Translation]) -> Translation:
-    """The translation of a text from those of its sentences: of several, the best of each."""
-    if len(sentences) == 1:
-        return sentences[0]
-    refused = next((sentence.refused for sentence in sentences if sentence.refused), "")
-    if refused:
-        return Translation(refused=refused)
-    best = [sentence.hypotheses[0] for sentence in sentences if sentence.hypotheses]
-    whole = Hypothesis(
-        tuple(i for hypothesis in best for i in hypothesis.ids), sum(h.log_probability for h in best),
-        sum(h.score for h in best), any(h.hit_limit for h in best))
-    return Translation((" ".join(filter(None, (s.text for s in sentences))),), (whole,), sentences=len(sentences))
 
 
 def _batches(sizes: dict[int, int], most: int) -> Iterator[list[int]]:

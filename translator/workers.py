@@ -11,7 +11,8 @@ import torch
 from translator.config import SearchConfig
 from translator.device import DecodingPrecision, tune_cpu
 from translator.pool import in_order
-from translator.translate import CHUNK, Details, Request, Translation, Translator
+from translator.translate import CHUNK, Translator
+from translator.translation import Details, Request, Translation
 
 
 @dataclass(frozen=True)

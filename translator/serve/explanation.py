@@ -8,7 +8,8 @@ from typing import Any
 from translator.config import SearchConfig
 from translator.search import Hypothesis
 from translator.tokenizer import EOS_ID
-from translator.translate import Translation, Translator, Unit
+from translator.translate import Translator
+from translator.translation import Translation, Unit
 
 # Decimals of what is sent to be drawn.
 DECIMALS = 3

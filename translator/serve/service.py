@@ -21,7 +21,8 @@ from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
 from translator.serve.explanation import explain
-from translator.translate import Request, Translation, Translator, Unit, join
+from translator.translate import Translator
+from translator.translation import Request, Translation, Unit, join
 
 
 class Unanswerable(Exception):

@@ -86,9 +86,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if bias is not None:
                     loss -= uniform * target_nll.numel() * bias.sum()
             if r_drop and len(hidden) == 2:
-                disagreement, its_gradient = _disagreement(p, logits.float() - log_normaliser[..., None])
+                log_ratio = logits[0] - logits[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
+                disagreement, gradients = _disagreement(p[0].float(), p[1].float(), log_ratio)
                 loss += r_drop * disagreement
-                p = p + (r_drop * its_gradient).to(dtype)
+                for p_of_pass, gradient in zip(p, gradients, strict=True):
+                    p_of_pass.add_(gradient, alpha=r_drop)
             if hidden_gradient is not None and weight_gradient is not None:
                 p.scatter_add_(-1, target, p.new_full((1, 1, 1), smoothing - 1).expand_as(target))
                 hidden_gradient[:, chunk] = p @ words - uniform * sum_of_words
@@ -105,12 +107,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return *gradients, None, None, None, None, None
 
 
-def _disagreement(p: Tensor, log_p: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of KL(p1 || p2) and KL(p2 || p1), summed over tokens, and its gradient at the logits of both.
+def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The mean of KL(p1 || p2) and KL(p2 || p1), summed over tokens, and its gradients at the logits of both.
 
-    p and log_p (2, N, V) -> a scalar, and (2, N, V). The gradient of KL(p1 || p2) is p1 (log p1 - log p2 - KL(p1 || p2)) at
-    the first logits and p2 - p1 at the second.
+    p1, p2 and log_ratio = log p1 - log p2 (N, V) -> a scalar, and twice (N, V). The gradient of KL(p1 || p2) is
+    p1 (log_ratio - KL(p1 || p2)) at the first logits and p2 - p1 at the second.
     """
-    log_ratio = log_p - log_p.flip(0)
-    divergence = (p * log_ratio).sum(-1, keepdim=True)
-    return 0.5 * divergence.sum(), 0.5 * (p * (log_ratio - divergence) + p - p.flip(0))
+    gradient1, gradient2 = p1 * log_ratio, p2 * -log_ratio
+    kl1, kl2 = gradient1.sum(-1, keepdim=True), gradient2.sum(-1, keepdim=True)
+    gradient1.addcmul_(p1, 1 - kl1).sub_(p2)
+    gradient2.addcmul_(p2, 1 - kl2).sub_(p1)
+    return 0.5 * (kl1 + kl2).sum(), (gradient1.mul_(0.5), gradient2.mul_(0.5))

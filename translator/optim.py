@@ -13,28 +13,22 @@ from torch.optim import Optimizer
 
 from translator.config import OptimConfig
 from translator.distributed import held_like
-
-MUON_MOMENTUM = 0.95
-# Steps of the iteration that orthogonalises Muon's updates: five are usual, three cost less and train as well here.
-NEWTON_SCHULZ_STEPS = 3
+from translator.muon import Muon
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
+def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: torch.dtype = torch.float32) -> list[Optimizer]:
     """The optimizers of a model's weights: AdamW for all, or Muon for the layers' matrices and AdamW for the rest.
 
-    AdamW: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, fused. Muon: Jordan et al. 2024,
-    https://kellerjordan.github.io/posts/muon/, which orthogonalises each matrix's update; its updates are scaled to the size of
-    AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982), so that one learning rate serves both. Weight decay acts on
-    matrices; biases and normalisation scales are free of it.
+    AdamW: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, fused. Weight decay acts on matrices; biases and
+    normalisation scales are free of it. `precision` is that of the model's products: Muon's are in bf16 too where those are.
     """
     matrices, vectors = [p for p in model.parameters() if p.dim() >= 2], [p for p in model.parameters() if p.dim() < 2]
     optimizers: list[Optimizer] = []
     if config.optimizer == "muon":
         # Of the linear maps, the output projection is often the embedding too, of which a batch touches a few rows.
         maps = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
-        optimizers.append(torch.optim.Muon(
-            maps, lr=config.lr, weight_decay=config.weight_decay, momentum=MUON_MOMENTUM, ns_steps=NEWTON_SCHULZ_STEPS,
-            adjust_lr_fn="match_rms_adamw"))
+        products = torch.bfloat16 if precision == torch.bfloat16 else torch.float32
+        optimizers.append(Muon(maps, lr=config.lr, weight_decay=config.weight_decay, precision=products))
         taken = set(maps)
         matrices = [p for p in matrices if p not in taken]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]

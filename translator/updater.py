@@ -53,7 +53,7 @@ class Updater:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
                 self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
-        self.optimizers = build_optimizers(self.model, optim)
+        self.optimizers = build_optimizers(self.model, optim, precision=precision)
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
         # What profiles show by name; a benchmark puts its own here.

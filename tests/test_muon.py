@@ -1,0 +1,78 @@
+"""Muon against PyTorch's own, and what makes an update orthogonal against the singular values it leaves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.conftest import random_model, run_config
+from translator.muon import NEWTON_SCHULZ_STEPS, Muon, orthogonalised
+from translator.optim import build_optimizers
+
+SHAPES = [(12, 12), (8, 32), (32, 8), (1, 5), (5, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bf16_updates_are_those_of_pytorch_bit_for_bit(shape):
+    torch.manual_seed(1)
+    start, gradients = torch.randn(shape), torch.randn(20, *shape)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    options = {"lr": 0.03, "weight_decay": 0.1}
+    optimizers = (
+        Muon([ours], precision=torch.bfloat16, **options),
+        torch.optim.Muon([theirs], ns_steps=NEWTON_SCHULZ_STEPS, adjust_lr_fn="match_rms_adamw", **options))
+    for gradient in gradients:
+        for weight, optimizer in zip((ours, theirs), optimizers, strict=True):
+            weight.grad = gradient.clone()
+            optimizer.step()
+    assert torch.equal(ours, theirs)
+    buffers = [optimizer.state_dict()["state"][0] for optimizer in optimizers]
+    assert buffers[0].keys() == buffers[1].keys()
+    assert torch.equal(buffers[0]["momentum_buffer"], buffers[1]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_directions_stay_and_sizes_become_alike(shape, scale):
+    torch.manual_seed(2)
+    u, _, v = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    sizes = torch.linspace(0.3, 1.0, min(shape), dtype=torch.float64)
+    result = orthogonalised(scale * (u * sizes) @ v, torch.float64)
+    left = u.T @ result @ v.T
+    assert ((left.diagonal() > 0.5) & (left.diagonal() < 1.25)).all()
+    torch.testing.assert_close(left, left.diagonal().diag(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(orthogonalised(result.T, torch.float64), orthogonalised(result, torch.float64).T)
+
+
+def test_nothing_to_learn_moves_nothing():
+    weight = nn.Parameter(torch.ones(4, 3))
+    weight.grad = torch.zeros(4, 3)
+    optimizer = Muon([weight], lr=0.1)
+    optimizer.step()
+    assert torch.equal(weight, torch.ones(4, 3))
+    weight.grad = None
+    optimizer.step()
+    assert torch.equal(weight, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(("of_model", "of_muon"), [
+    (torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)])
+def test_bf16_is_asked_of_no_processor_that_does_not_train_in_it(of_model, of_muon, monkeypatch):
+    optim = run_config("optim=muon").optim
+    muon = build_optimizers(random_model(), optim, precision=of_model)[0]
+    seen = set()
+    multiply = torch.addmm
+
+    def watched(*tensors: torch.Tensor, **options: float) -> torch.Tensor:
+        seen.update(tensor.dtype for tensor in tensors)
+        return multiply(*tensors, **options)
+
+    monkeypatch.setattr(torch, "addmm", watched)
+    for group in muon.param_groups:
+        for weight in group["params"]:
+            weight.grad = torch.full_like(weight, 1 / math.pi)
+    muon.step()
+    assert seen == {of_muon}

@@ -1,0 +1,65 @@
+"""Muon: momentum whose every update is made orthogonal (floor 1).
+
+Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+MOMENTUM = 0.95
+# Steps of the iteration that orthogonalises updates: five are usual, three cost less and train as well here.
+NEWTON_SCHULZ_STEPS = 3
+# The iteration's polynomial a x + b x^3 + c x^5, chosen for its slope at zero (Jordan et al. 2024).
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+SMALLEST_NORM = 1e-7
+
+
+class Muon(Optimizer):
+    """Muon with Nesterov's momentum and decoupled weight decay, for matrices (m, n).
+
+    An update is scaled by 0.2 sqrt(max(m, n)), to the size of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982,
+    section 2.2), so that one learning rate serves both. The iteration's products run in `precision`. PyTorch's own Muon, which
+    this follows, always takes bf16: on a processor without such units an update of 44 small matrices took it 10 s, not 0.2.
+    """
+
+    def __init__(
+        self, matrices: Iterable[nn.Parameter], *, lr: float, weight_decay: float = 0.0, precision: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+        self.precision = precision
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                if matrix.grad is None:
+                    continue
+                state = self.state[matrix]
+                if not state:
+                    state["momentum_buffer"] = torch.zeros_like(matrix.grad)
+                momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
+                update = orthogonalised(matrix.grad.lerp(momentum, MOMENTUM), self.precision)
+                matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                matrix.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(matrix.shape)))
+
+
+def orthogonalised(matrix: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
+    """About U V^T of a matrix (m, n) whose singular value decomposition is U S V^T, in `precision`: by Newton and Schulz.
+
+    Singular values near 1 come out between 0.7 and 1.2, those near 0 less; an update needs no more.
+    """
+    a, b, c = NEWTON_SCHULZ
+    wide = matrix.size(0) <= matrix.size(1)
+    x = matrix.to(precision)
+    x = x if wide else x.T
+    x = x / x.norm().clamp(min=SMALLEST_NORM)  # no singular value above 1
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if wide else x.T

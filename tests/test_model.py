@@ -115,7 +115,7 @@ def test_steps_with_a_cache_equal_the_full_pass(changes, pair):
     full = model(source, target)
     state = model.start(model.encode(source), source != 0)
     steps = [model.output(model.decode_step(target[:, t : t + 1], state)) for t in range(target.size(1))]
-    torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.stack(steps, dim=1), full, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("changes", VARIANTS[::3])
@@ -129,7 +129,7 @@ def test_hypotheses_share_a_source_and_survive_reordering(changes, pair):
     for t in range(5):
         tokens = torch.randint(4, 40, (len(source), 4))
         hypotheses = torch.cat([hypotheses, tokens[:, :, None]], dim=2)
-        logits = model.output(model.decode_step(tokens, state))
+        logits = model.output(model.decode_step(tokens, state)).unflatten(0, tokens.shape)
         for k in range(4):
             torch.testing.assert_close(logits[:, k], model(source, hypotheses[:, k])[:, -1], atol=2e-5, rtol=1e-4)
         parents = torch.randint(0, 4, (len(source), 4))
@@ -235,7 +235,7 @@ def test_the_number_of_hypotheses_may_change_at_any_step(pair):
         hypotheses = hypotheses.gather(1, parents[:, :, None].expand(-1, -1, hypotheses.size(2)))
         tokens = torch.randint(4, 40, (3, count))
         hypotheses = torch.cat([hypotheses, tokens[:, :, None]], dim=2)
-        logits = model.output(model.decode_step(tokens, state))
+        logits = model.output(model.decode_step(tokens, state)).unflatten(0, tokens.shape)
         for k in range(count):
             torch.testing.assert_close(logits[:, k], model(source, hypotheses[:, k])[:, -1], atol=2e-5, rtol=1e-4)
 

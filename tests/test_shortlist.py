@@ -26,6 +26,7 @@ from translator.device import convert, some_outputs
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors
 from translator.model import Transformer
+from translator.rows import Rows
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
@@ -134,11 +135,12 @@ class Masked:
         state.select = selected
         return state
 
-    def decode_step(self, tokens: Tensor, state: Any) -> tuple[Any, Tensor]:
-        return self.model.decode_step(tokens, state), state.ruled_out
+    def decode_step(self, tokens: Tensor, state: Any, rows: Rows) -> tuple[Any, Tensor]:
+        ruled_out = state.ruled_out[:, None].expand(-1, tokens.size(1), -1)
+        return self.model.decode_step(tokens, state, rows), rows.pack(ruled_out)
 
-    def logits(self, decoded: tuple[Any, Tensor], sentences: slice) -> Tensor:
-        return self.model.logits(decoded[0], sentences) + decoded[1][sentences, None]
+    def logits(self, decoded: tuple[Any, Tensor], some: slice) -> Tensor:
+        return self.model.logits(decoded[0], some) + decoded[1][some]
 
 
 def one(models: Sequence[Model]) -> Model:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.conftest import search_config
 from translator.config import SearchConfig
+from translator.rows import Rows
 from translator.search import Hypothesis
 from translator.tokenizer import BOS_ID, EOS_ID
 
@@ -48,18 +49,18 @@ class Toy:
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> ToyState:
         return ToyState(memory[:, 0].tolist())
 
-    def decode_step(self, tokens: Tensor, state: ToyState) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: ToyState, rows: Rows) -> Tensor:
         self.steps += 1
         self.most_sentences.append(len(tokens))
         state.prefixes = [
             [prefix + (token,) for prefix, token in zip(prefixes, new, strict=True)]
             for prefixes, new in zip(state.prefixes, tokens.tolist(), strict=True)]
-        return torch.stack([
+        return rows.pack(torch.stack([
             torch.stack([self.table(source, prefix) for prefix in prefixes])
-            for source, prefixes in zip(state.sources, state.prefixes, strict=True)])
+            for source, prefixes in zip(state.sources, state.prefixes, strict=True)]))
 
-    def logits(self, decoded: Tensor, sentences: slice) -> Tensor:
-        return decoded[sentences]
+    def logits(self, decoded: Tensor, some: slice) -> Tensor:
+        return decoded[some]
 
 
 def random_toy(seed: int, *, vocab: int = VOCAB) -> Toy:

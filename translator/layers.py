@@ -16,6 +16,7 @@ from translator.attention import KeyValueCache, MultiHeadAttention, Past
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.positions import RelativeBias, RotaryPositions
+from translator.rows import Rows
 
 
 class FeedForward(nn.Module):
@@ -104,32 +105,38 @@ class DecoderLayer(nn.Module):
         comes last, where causality hides it from every real token.
         """
         keys, values = self.cross_attention.keys_values(memory)
-        return self._layer(x, lambda h: self.self_attention(h)[0], keys, values, mask, need_weights)
+        return self._layer(
+            x, lambda h: self.self_attention(h)[0],
+            lambda h: self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights))
 
     def step(
-        self, x: Tensor, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
+        self, x: Tensor, rows: Rows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The newest token of K hypotheses of B sentences, x (B, K, D) -> (B, K, D); weights (B, H, K, S) on request.
+        """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.
 
         The memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand side by side as the
         queries of one cross-attention.
         """
-        return self._layer(x, lambda h: self.self_attention.step(h, cache, past), keys, values, mask, need_weights)
+        def attend_to_source(h: Tensor) -> tuple[Tensor, Tensor | None]:
+            h, weights = self.cross_attention.attend(rows.unpack(h), keys, values, mask=mask, need_weights=need_weights)
+            return rows.pack(h), weights
+
+        return self._layer(x, lambda h: rows.pack(self.self_attention.step(rows.unpack(h), cache, past)), attend_to_source)
 
     def _layer(
-        self, x: Tensor, attend_to_target: Callable[[Tensor], Tensor], keys: Tensor, values: Tensor, mask: Tensor,
-        need_weights: bool,
+        self, x: Tensor, attend_to_target: Callable[[Tensor], Tensor],
+        attend_to_source: Callable[[Tensor], tuple[Tensor, Tensor | None]],
     ) -> tuple[Tensor, Tensor | None]:
         weights: Tensor | None = None
 
-        def attend_to_source(h: Tensor) -> Tensor:
+        def keep_weights(h: Tensor) -> Tensor:
             nonlocal weights
-            h, weights = self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights)
+            h, weights = attend_to_source(h)
             return h
 
         x = self.around_self(x, attend_to_target)
-        x = self.around_cross(x, attend_to_source)
+        x = self.around_cross(x, keep_weights)
         return self.around_feed_forward(x, self.feed_forward), weights
 
 

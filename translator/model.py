@@ -1,7 +1,7 @@
 """The encoder-decoder Transformer: embed, encode, decode, decode one step with a cache, reorder it (floor 3).
 
 Vaswani et al. 2017, https://arxiv.org/abs/1706.03762. Shapes: B sentences, S source length, T target length, D model
-width, V target vocabulary, K hypotheses of one sentence.
+width, V target vocabulary, K hypotheses of one sentence, N of all B x K.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.positions import LearnedPositions, SinusoidalPositions
+from translator.rows import Rows
 from translator.tokenizer import PAD_ID
 
 
@@ -151,22 +152,26 @@ class Transformer(nn.Module):
             mask=mask[:, None, None, :], past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
-    def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, K); (B, K, D), of which `logits` tells the next. Updates `state`."""
+    def decode_step(self, tokens: Tensor, state: DecoderState, rows: Rows | None = None) -> Tensor:
+        """Feed the newest token of every hypothesis, (B, K); (N, D), of which `logits` tells the next. Updates `state`.
+
+        rows: the N hypotheses that will be gone on with, by default all.
+        """
+        rows = rows or Rows(*tokens.shape)
         start = state.past.length
         state.past.append(tokens.size(1))
-        x = self.target_embedding(tokens.view(-1, 1), start=start).view(*tokens.shape, -1)  # (B, K, D)
+        x = self.target_embedding(rows.pack(tokens)[:, None], start=start)[:, 0]  # (N, D)
         for number, (layer, cache, (keys, values)) in enumerate(
                 zip(self._decoder_layers(), state.caches, state.memory, strict=True)):
             follow = state.coverage is not None and number == self.aligned_layer
-            x, weights = layer.step(x, cache, state.past, keys, values, state.mask, need_weights=follow)
+            x, weights = layer.step(x, rows, cache, state.past, keys, values, state.mask, need_weights=follow)
             if weights is not None and state.coverage is not None:
                 state.coverage = state.coverage + weights.mean(dim=1)
         return self.decoder_norm(x)
 
-    def logits(self, decoded: Tensor, sentences: slice) -> Tensor:
-        """Logits for the next token of some sentences' hypotheses, of what a step has decoded: (B', K, V)."""
-        return self.output(decoded[sentences])
+    def logits(self, decoded: Tensor, some: slice) -> Tensor:
+        """Logits for the next token of some of the rows that a step has decoded: (N', V)."""
+        return self.output(decoded[some])
 
     @property
     def aligned_layer(self) -> int:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 MOMENTUM = 0.95
@@ -29,7 +29,7 @@ class Muon(Optimizer):
     """
 
     def __init__(
-        self, matrices: Iterable[nn.Parameter], *, lr: float, weight_decay: float = 0.0, precision: torch.dtype = torch.float32
+        self, matrices: Iterable[Tensor], *, lr: float, weight_decay: float = 0.0, precision: torch.dtype = torch.float32
     ) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
         self.precision = precision

@@ -1,7 +1,7 @@
 """Which continuations of a step's hypotheses live on (floor 3).
 
-Shapes: B sentences, K hypotheses each, V target vocabulary. A hypothesis of log-probability -inf is not open: it only keeps
-the shape.
+Shapes: B sentences, K hypotheses each, N of the B x K, C candidates for the next token, V target vocabulary. A hypothesis of
+log-probability -inf is not open: it only keeps the shape.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from translator.tokenizer import EOS_ID, PAD_ID
 CHUNK = 64
 
 
+class Candidates(NamedTuple):
+    """Tokens that may come next, among which are all that can be chosen, and their log-probabilities: each (..., C)."""
+
+    log_probabilities: Tensor
+    tokens: Tensor
+
+
 class Continuations(NamedTuple):
     """The hypotheses of the next step, each (B, K')."""
 
@@ -26,33 +33,38 @@ class Continuations(NamedTuple):
     tokens: Tensor
 
 
-def best_continuations(
-    scores: Tensor, log_probabilities: Tensor, places: Tensor, config: SearchConfig
-) -> Continuations:
+def most_continuations(config: SearchConfig) -> int:
+    """K': a place for each, and where places stay twice as many, as those that end leave theirs to others."""
+    return config.beam_size * (2 if config.places_stay else 1)
+
+
+def best_candidates(log_probabilities: Tensor, config: SearchConfig) -> Candidates:
+    """The likeliest of each hypothesis's next tokens, log_probabilities (N, V): (N, C), as many as there are continuations.
+
+    That is enough for groups too, though each holds tokens against the next: it can hold no more than it chose.
+    """
+    return Candidates(*top_k(log_probabilities, min(most_continuations(config), log_probabilities.size(-1))))
+
+
+def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, config: SearchConfig) -> Continuations:
     """The most probable continuations, one for each place that no finished hypothesis has taken.
 
-    Where places stay there are twice as many, as those that end leave their places to others; none but the first `beam_size`
-    may end.
+    Where places stay, none but the first `beam_size` may end.
 
-    scores (B, K), log_probabilities (B, K, V), places (B, G), where G groups of hypotheses search side by side. With more than
+    scores (B, K), candidates (B, K, C), places (B, G), where G groups of hypotheses search side by side. With more than
     one, each holds what the groups before it have chosen in this step against a token, `diversity` for each time: diverse beam
     search, Vijayakumar et al. 2016, https://arxiv.org/abs/1610.02424, section 4.1, with Hamming diversity.
     """
     groups = places.size(1)
-    width, size = scores.size(1) // groups, config.beam_size // groups * (2 if config.places_stay else 1)
+    width, size = scores.size(1) // groups, most_continuations(config) // groups
     chosen: list[Continuations] = []
     for group in range(groups):
         members = slice(group * width, (group + 1) * width)
-        rows = log_probabilities[:, members]
+        values, tokens = candidates.log_probabilities[:, members], candidates.tokens[:, members]
+        ranked = values
         if chosen:
-            earlier = torch.cat([c.tokens.masked_fill(c.totals == -torch.inf, 0) for c in chosen], dim=1)  # 0 is padding
-            ones = torch.full(earlier.shape, config.diversity, device=rows.device, dtype=rows.dtype)
-            held_against = torch.zeros_like(rows[:, 0]).scatter_add(1, earlier, ones)
-            ranked, tokens = top_k(rows - held_against[:, None], min(size, rows.size(2)))
-            values = rows.gather(2, tokens)
-        else:
-            values, tokens = top_k(rows, min(size, rows.size(2)))
-            ranked = values
+            earlier = torch.cat([c.tokens.masked_fill(c.totals == -torch.inf, PAD_ID) for c in chosen], dim=1)
+            ranked = values - config.diversity * (tokens[..., None] == earlier[:, None, None]).sum(dim=-1)
         start = scores[:, members, None]
         ranking, index = (start + ranked).flatten(1).topk(min(size, ranked[0].numel()))
         continued = tokens.flatten(1).gather(1, index)
@@ -80,22 +92,20 @@ class Sampling:
             draws.append(torch.rand(longest + 1, generator=torch.Generator().manual_seed(seed)))
         self.draws = torch.stack(draws).to(source.device)  # (B, steps), each in [0, 1)
 
-    def continuations(self, scores: Tensor, log_probabilities: Tensor, sentences: Tensor, step: int) -> Continuations:
-        """One continuation for the one hypothesis of each sentence: scores (B, 1), log_probabilities (B, 1, V)."""
+    def draw(self, log_probabilities: Tensor, sentences: Tensor, step: int) -> Candidates:
+        """One next token for each of N hypotheses, log_probabilities (N, V), of these sentences, (N,): (N, 1)."""
         tempered = (log_probabilities / self.config.temperature).softmax(dim=-1)
-        tokens = torch.arange(tempered.size(2), device=scores.device).expand_as(tempered)
+        tokens = torch.arange(tempered.size(1), device=tempered.device).expand_as(tempered)
         if self.config.top_k or self.config.top_p < 1:
-            tempered, tokens = tempered.topk(min(self.config.top_k or tempered.size(2), tempered.size(2)))
+            tempered, tokens = tempered.topk(min(self.config.top_k or tempered.size(1), tempered.size(1)))
         mass = tempered.cumsum(dim=-1)
         if self.config.top_p < 1:  # the smallest set of the likeliest tokens that holds so much (Holtzman et al. 2020)
-            tempered = tempered.masked_fill(mass - tempered >= self.config.top_p * mass[..., -1:], 0)
+            tempered = tempered.masked_fill(mass - tempered >= self.config.top_p * mass[:, -1:], 0)
             mass = tempered.cumsum(dim=-1)
-        drawn = self.draws[sentences, step, None, None] * mass[..., -1:]
-        index = (mass <= drawn).sum(dim=-1, keepdim=True).clamp(max=mass.size(2) - 1)
-        chosen = tokens.gather(2, index)
-        totals = scores + log_probabilities.gather(2, chosen).squeeze(2)
-        parents = torch.arange(scores.size(1), device=scores.device).expand_as(scores)
-        return Continuations(totals, parents, chosen.squeeze(2))
+        drawn = self.draws[sentences, step, None] * mass[:, -1:]
+        index = (mass <= drawn).sum(dim=-1, keepdim=True).clamp(max=mass.size(1) - 1)
+        chosen = tokens.gather(1, index)
+        return Candidates(log_probabilities.gather(1, chosen), chosen)
 
 
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

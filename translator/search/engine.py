@@ -1,6 +1,7 @@
 """The stepping engine of every search (floor 4).
 
-Shapes: B sentences still searched, K hypotheses each, T tokens so far, V target vocabulary, N outputs kept of each sentence.
+Shapes: B sentences still searched, K hypotheses each, of which N in all are open, N' of them taken at once; T tokens so far, V
+target vocabulary, M outputs kept of each sentence.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from translator.batching import pad
 from translator.config import SearchConfig
-from translator.search.choice import Continuations, Sampling, best_continuations
+from translator.rows import Rows
+from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
-from translator.search.phrases import RequiredPhrases
+from translator.search.phrases import RequiredPhrases, with_wanted
 from translator.search.rules import rules_of
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
@@ -34,8 +36,8 @@ class Model(Protocol):
 
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
-    def decode_step(self, tokens: Tensor, state: Any) -> Any: ...
-    def logits(self, decoded: Any, sentences: slice) -> Tensor: ...
+    def decode_step(self, tokens: Tensor, state: Any, rows: Rows) -> Any: ...
+    def logits(self, decoded: Any, some: slice) -> Tensor: ...
 
 
 @torch.inference_mode()
@@ -89,12 +91,12 @@ def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
 
 @dataclass
 class _Finished:
-    """The N best finished hypotheses of each sentence, best first; score -inf where there are fewer."""
+    """The M best finished hypotheses of each sentence, best first; score -inf where there are fewer."""
 
-    scores: Tensor  # (B, N)
-    log_probabilities: Tensor  # (B, N)
-    lengths: Tensor  # (B, N), tokens before EOS
-    tokens: Tensor  # (B, N, T), padded
+    scores: Tensor  # (B, M)
+    log_probabilities: Tensor  # (B, M)
+    lengths: Tensor  # (B, M), tokens before EOS
+    tokens: Tensor  # (B, M, T), padded
 
     @classmethod
     def none(cls, sentences: int, kept: int, device: torch.device) -> _Finished:
@@ -164,7 +166,7 @@ class _Beams:
         # Where two may be equal, all are kept, to be told apart in the end.
         kept = config.beam_size if config.groups > 1 else config.n_best
         self.finished = _Finished.none(count, kept, device)
-        self.at_once = 1  # sentences whose probabilities are worked out together
+        self.at_once = 1  # hypotheses whose probabilities are worked out together
         self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
         self._note_limits()
 
@@ -185,56 +187,72 @@ class _Beams:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
-        """What lives on, found for some sentences at a time, so that few probabilities exist at once."""
-        decoded = self.model.decode_step(self.tokens[:, :, -1], self.state)
-        count = len(self.sentences)
+        """What lives on; probabilities are worked out for some hypotheses at a time, so that few exist at once."""
+        rows = self._open_rows()
+        decoded = self.model.decode_step(self.tokens[:, :, -1], self.state, rows)
+        numbers = rows.numbers(self.tokens.device)
+        sentences, history = numbers // rows.shape[1], rows.pack(self.tokens)
+        wanted = self.phrases.wanted(self.sentences[sentences], numbers % rows.shape[1]) if self.phrases else None
         parts, first = [], 0
-        while first < count:
+        while first < len(rows):
             some = slice(first, first + self.at_once)
-            log_probabilities = self.model.logits(decoded, some).float().log_softmax(dim=-1)  # (B', K, V)
-            self.at_once = _sentences_at_once(log_probabilities, count)
-            parts.append(self._choose(log_probabilities, some))
+            log_probabilities = self.model.logits(decoded, some).float().log_softmax(dim=-1)  # (N', V)
+            self.at_once = _rows_at_once(log_probabilities, len(rows))
+            of_some = None if wanted is None else wanted[some]
+            parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
             first = some.stop
-        return parts[0] if len(parts) == 1 else Continuations(*map(torch.cat, zip(*parts, strict=True)))
+        values, tokens = (torch.cat(each) for each in zip(*parts, strict=True))
+        candidates = Candidates(rows.unpack(values, fill=-torch.inf), rows.unpack(tokens))
+        if self.phrases is None:
+            return best_continuations(self.scores, candidates, self.places, self.config)
+        room = self.most - self.tokens.size(2)
+        return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
 
-    def _choose(self, log_probabilities: Tensor, some: slice) -> Continuations:
-        forced = self._next_of_prefix(log_probabilities, some)
-        unruled = log_probabilities.clone() if self.phrases else log_probabilities
-        self._rule(log_probabilities, some)
+    def _open_rows(self) -> Rows:
+        """The open hypotheses, and a few that are not for a usual shape; all, where to look would make a GPU wait."""
+        sentences, hypotheses = self.scores.shape
+        if self.look_every > 1:
+            return Rows(sentences, hypotheses)
+        chosen, rest = needed(self.scores.flatten() > -torch.inf)
+        return Rows(sentences, hypotheses, chosen if len(rest) else None)
+
+    def _candidates(
+        self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None
+    ) -> Candidates:
+        """The next tokens that may be chosen for N' hypotheses: of each its sentence and tokens so far, (N', 1 + T)."""
+        forced = self._next_of_prefix(log_probabilities, sentences)
+        unruled = log_probabilities if wanted is None else log_probabilities.clone()
+        self._rule(log_probabilities, sentences, history)
         if forced is not None:  # whatever the rules
             for values in (log_probabilities, unruled):
                 _leave_only(values, *forced)
-        length = self.tokens.size(2) - 1
-        scores, sentences, places = self.scores[some], self.sentences[some], self.places[some]
         if self.sampling is not None:
-            return self.sampling.continuations(scores, log_probabilities, sentences, length)
-        if self.phrases is not None:
-            room = self.most[some] - length - 1
-            return self.phrases.continuations(scores, log_probabilities, unruled, places, sentences, room)
-        return best_continuations(scores, log_probabilities, places, self.config)
+            return self.sampling.draw(log_probabilities, self.sentences[sentences], history.size(1) - 1)
+        candidates = best_candidates(log_probabilities, self.config)
+        return candidates if wanted is None else with_wanted(candidates, wanted, unruled)
 
-    def _rule(self, log_probabilities: Tensor, some: slice) -> None:
-        """Rule out, in place, the tokens that must not come next: (B', K, V)."""
-        length = self.tokens.size(2) - 1
+    def _rule(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor) -> None:
+        """Rule out, in place, the tokens that must not come next: (N', V)."""
+        length = history.size(1) - 1
         for rule in self.rules:
-            rule(log_probabilities, self.tokens[some])
+            rule(log_probabilities, history)
         for never in NEVER:
             if not (never == UNK_ID and self.config.copy_unknown):
-                log_probabilities[:, :, never] = -torch.inf
+                log_probabilities[:, never] = -torch.inf
         if length < self.last_minimum:
-            log_probabilities[:, :, EOS_ID].masked_fill_((self.fewest[some] > length)[:, None], -torch.inf)
+            log_probabilities[:, EOS_ID].masked_fill_(self.fewest[sentences] > length, -torch.inf)
         if length >= self.first_limit:
-            ending = log_probabilities[:, :, EOS_ID].clone()
-            log_probabilities.masked_fill_((self.most[some] <= length)[:, None, None], -torch.inf)
-            log_probabilities[:, :, EOS_ID] = ending
+            ending = log_probabilities[:, EOS_ID].clone()
+            log_probabilities.masked_fill_((self.most[sentences] <= length)[:, None], -torch.inf)
+            log_probabilities[:, EOS_ID] = ending
 
-    def _next_of_prefix(self, log_probabilities: Tensor, some: slice) -> tuple[Tensor, Tensor] | None:
-        """The next token of each sentence's prefix, padding where it has come to its end, and its value: two of (B', K, 1)."""
+    def _next_of_prefix(self, log_probabilities: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The next token of each sentence's prefix, padding where it has come to its end, and its value: two of (N', 1)."""
         length = self.tokens.size(2) - 1
         if self.prefixes is None or length >= self.prefixes.size(1):
             return None
-        token = self.prefixes[self.sentences[some], length][:, None, None].expand(-1, self.tokens.size(1), -1)
-        return token, log_probabilities.gather(2, token)
+        token = self.prefixes[self.sentences[sentences], length, None]
+        return token, log_probabilities.gather(1, token)
 
     def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         """Put away the hypotheses that end here, (B, K) with -inf for those that do not, of tokens (B, K, T) and EOS."""
@@ -254,11 +272,9 @@ class _Beams:
         best_open = self.scores.amax(dim=1)
         bound = best_open / length_penalty(self.most + 1, self.config)
         open_still = (best_open > -torch.inf) & (bound > self.finished.scores[:, -1])
-        by_need = (~open_still).sort(stable=True).indices  # those still open come first
-        size = one_of_few(int(open_still.sum()))
-        if size >= len(self.sentences):
+        keep, done = needed(open_still)
+        if not len(done):
             return
-        keep, done = by_need[:size].sort().values, by_need[size:]
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
@@ -276,23 +292,30 @@ class _Beams:
         self.last_step = int(self.most.max()) if any_left else 0
 
 
+def needed(marked: Tensor) -> tuple[Tensor, Tensor]:
+    """Those that are marked, with a few others to be one of few numbers, and all the rest: marked (N,), both rising."""
+    marked_first = (~marked).sort(stable=True).indices
+    size = one_of_few(int(marked.sum()))
+    return marked_first[:size].sort().values, marked_first[size:]
+
+
 def one_of_few(size: int) -> int:
     """The least number of at least `size` that is one of four an octave.
 
     Libraries prepare a product anew for each shape they meet, which on a CPU costs as much as a small one itself. So sentences
-    leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
+    and hypotheses leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
     """
     step = max(1, 1 << max(0, size.bit_length() - 3))
     return -(-size // step) * step
 
 
 def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> None:
-    """Rule out, in place, all but a token of this value, (B, K, 1); nothing where that is padding."""
+    """Rule out, in place, all but a token of this value, (N', 1); nothing where that is padding."""
     there = tokens != PAD_ID
     log_probabilities.masked_fill_(there, -torch.inf)
-    log_probabilities.scatter_(2, tokens, values.masked_fill(~there, -torch.inf))
+    log_probabilities.scatter_(1, tokens, values.masked_fill(~there, -torch.inf))
 
 
-def _sentences_at_once(log_probabilities: Tensor, count: int) -> int:
-    """How many sentences to take together, by the size of what one takes: all but on a CPU."""
-    return max(1, AT_ONCE // log_probabilities[0].numel()) if log_probabilities.device.type == "cpu" else count
+def _rows_at_once(log_probabilities: Tensor, count: int) -> int:
+    """How many hypotheses to take together, by the size of what one takes: all but on a CPU."""
+    return max(1, AT_ONCE // log_probabilities.size(1)) if log_probabilities.device.type == "cpu" else count

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from translator.rows import Rows
 from translator.search.engine import Model
 
 
@@ -26,13 +27,13 @@ class Ensemble:
             model.start(own, mask, follow_coverage=follow_coverage)
             for model, own in zip(self.models, memory, strict=True)])
 
-    def decode_step(self, tokens: Tensor, state: _State) -> list[Any]:
-        return [model.decode_step(tokens, own) for model, own in zip(self.models, state.states, strict=True)]
+    def decode_step(self, tokens: Tensor, state: _State, rows: Rows) -> list[Any]:
+        return [model.decode_step(tokens, own, rows) for model, own in zip(self.models, state.states, strict=True)]
 
-    def logits(self, decoded: list[Any], sentences: slice) -> Tensor:
-        """Log-probabilities instead of logits, which makes no difference to a softmax: (B', K, V)."""
+    def logits(self, decoded: list[Any], some: slice) -> Tensor:
+        """Log-probabilities instead of logits, which makes no difference to a softmax: (N', V)."""
         each = [
-            model.logits(own, sentences).float().log_softmax(dim=-1)
+            model.logits(own, some).float().log_softmax(dim=-1)
             for model, own in zip(self.models, decoded, strict=True)]
         return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
 

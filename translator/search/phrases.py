@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from translator.search.choice import Continuations, top_k
-from translator.tokenizer import EOS_ID
+from translator.batching import pad
+from translator.search.choice import Candidates, Continuations
+from translator.tokenizer import EOS_ID, PAD_ID
 
 Phrase = tuple[int, ...]
 
@@ -66,29 +67,40 @@ class RequiredPhrases:
         """How many tokens the sentence's phrases have."""
         return self.progress[sentence][0].tokens_missing
 
+    def wanted(self, sentences: Tensor, hypotheses: Tensor) -> Tensor:
+        """The next tokens that phrases ask of N hypotheses, (N, W), padded: of each its sentence and its place there, (N,)."""
+        asked_for = []
+        for sentence, hypothesis in zip(sentences.tolist(), hypotheses.tolist(), strict=True):
+            progress = self.progress[sentence]
+            asked_for.append(sorted(progress[hypothesis].next_tokens()) if hypothesis < len(progress) else [])
+        return pad(asked_for).to(sentences.device)
+
     def continuations(
-        self, scores: Tensor, log_probabilities: Tensor, unruled: Tensor, places: Tensor, sentences: Tensor, room: Tensor
+        self, scores: Tensor, candidates: Candidates, places: Tensor, sentences: Tensor, room: Tensor
     ) -> Continuations:
-        """Like `best_continuations`. No rule holds back a phrase: `unruled` are the log-probabilities without rules, (B, K, V).
+        """Like `best_continuations`, of candidates (B, K, C) with those wanted.
 
         room (B,): tokens, EOS not counted, that an output may still have after this step's.
         """
-        best, tokens = top_k(log_probabilities, min(self.beam_size, log_probabilities.size(2)))
         chosen: list[list[Candidate]] = []
-        for row, (sentence, open_places, space) in enumerate(
-                zip(sentences.tolist(), places[:, 0].tolist(), room.tolist(), strict=True)):
-            candidates: list[Candidate] = []
-            for parent, (start, likely, values) in enumerate(
-                    zip(scores[row].tolist(), tokens[row].tolist(), best[row].tolist(), strict=True)):
+        for sentence, open_places, space, *hypotheses in zip(
+                sentences.tolist(), places[:, 0].tolist(), room.tolist(), scores.tolist(), candidates.tokens.tolist(),
+                candidates.log_probabilities.tolist(), strict=True):
+            found: list[Candidate] = []
+            for parent, (start, tokens, values) in enumerate(zip(*hypotheses, strict=True)):
                 if start > -torch.inf:
-                    progress = self.progress[sentence][parent]
-                    wanted = sorted(progress.next_tokens())
-                    steps = dict(zip(likely, values, strict=True)) | dict(
-                        zip(wanted, unruled[row, parent, wanted].tolist(), strict=True))
-                    candidates += _continue(parent, start, progress, steps, space)
-            chosen.append(_allocate(candidates, open_places))
+                    # What a phrase asks for comes last, and counts as it is without rules.
+                    steps = dict(zip(tokens, values, strict=True))
+                    found += _continue(parent, start, self.progress[sentence][parent], steps, space)
+            chosen.append(_allocate(found, open_places))
             self.progress[sentence] = [candidate.progress for candidate in chosen[-1]]
         return _as_tensors(chosen, self.beam_size, scores)
+
+
+def with_wanted(candidates: Candidates, wanted: Tensor, unruled: Tensor) -> Candidates:
+    """Candidates (N, C) and the tokens that phrases ask for, (N, W), which no rule holds back: unruled (N, V) knows none."""
+    values = unruled.gather(1, wanted).masked_fill(wanted == PAD_ID, -torch.inf)
+    return Candidates(*(torch.cat(both, dim=1) for both in zip(candidates, (values, wanted), strict=True)))
 
 
 def _continue(

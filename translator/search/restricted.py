@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from translator.config import SearchConfig
 from translator.device import some_outputs
+from translator.rows import Rows
 from translator.search.engine import Model, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis
 
 
 class Projecting(Model, Protocol):
-    """A model whose logits are a linear layer's outputs of what a step has decoded, (B, K, D)."""
+    """A model whose logits are a linear layer's outputs of what a step has decoded, (N, D)."""
 
     @property
     def output(self) -> nn.Module: ...
@@ -73,12 +74,13 @@ class _Restricted:
         return _State(
             self.model.start(memory, mask, follow_coverage=follow_coverage), self.ruled_out.repeat_interleave(copies, dim=0))
 
-    def decode_step(self, tokens: Tensor, state: _State) -> tuple[Tensor, Tensor]:
-        return self.model.decode_step(self.pieces[tokens], state.inner), state.ruled_out
+    def decode_step(self, tokens: Tensor, state: _State, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.model.decode_step(self.pieces[tokens], state.inner, rows)
+        return hidden, state.ruled_out, rows.numbers(tokens.device) // rows.shape[1]
 
-    def logits(self, decoded: tuple[Tensor, Tensor], sentences: slice) -> Tensor:
-        hidden, ruled_out = decoded
-        return self.output(hidden[sentences]) + ruled_out[sentences, None]
+    def logits(self, decoded: tuple[Tensor, Tensor, Tensor], some: slice) -> Tensor:
+        hidden, ruled_out, sentences = decoded
+        return self.output(hidden[some]) + ruled_out[sentences[some]]
 
 
 class _State:

@@ -1,6 +1,6 @@
 """What must not come next: rules that lower, in place, the log-probabilities of a step (floor 3).
 
-Each takes log-probabilities (B, K, V) and the tokens so far (B, K, 1 + T), BOS first.
+Each takes the log-probabilities of N hypotheses, (N, V), and their tokens so far (N, 1 + T), BOS first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RepetitionPenalty:
         self.penalty = penalty
 
     def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
-        log_probabilities.scatter_(2, tokens, log_probabilities.gather(2, tokens) * self.penalty)
+        log_probabilities.scatter_(1, tokens, log_probabilities.gather(1, tokens) * self.penalty)
 
 
 class NoRepeatedNgram:
@@ -47,13 +47,13 @@ class NoRepeatedNgram:
         self.n = n
 
     def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
-        if tokens.size(2) < self.n:
+        if tokens.size(1) < self.n:
             return
-        grams = tokens.unfold(2, self.n, 1)  # (B, K, grams, n)
-        newest = tokens[:, :, tokens.size(2) - self.n + 1 :]  # (B, K, n - 1): what a next token would complete
-        again = (grams[..., :-1] == newest[:, :, None]).all(dim=-1)  # (B, K, grams)
+        grams = tokens.unfold(1, self.n, 1)  # (N, grams, n)
+        newest = tokens[:, tokens.size(1) - self.n + 1 :]  # (N, n - 1): what a next token would complete
+        again = (grams[..., :-1] == newest[:, None]).all(dim=-1)  # (N, grams)
         ends = grams[..., -1].masked_fill(~again, 0)  # 0 is padding, which never comes anyway
-        log_probabilities.scatter_(2, ends, -torch.inf)
+        log_probabilities.scatter_(1, ends, -torch.inf)
 
 
 class BannedPhrases:
@@ -65,8 +65,8 @@ class BannedPhrases:
     def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         for phrase in self.phrases:
             begun = len(phrase) - 1
-            if tokens.size(2) <= begun:
+            if tokens.size(1) <= begun:
                 continue
-            last = tokens[:, :, tokens.size(2) - begun :]  # (B, K, begun)
+            last = tokens[:, tokens.size(1) - begun :]  # (N, begun)
             about_to_end = (last == phrase[:-1].to(last.device)).all(dim=-1)
-            log_probabilities[:, :, phrase[-1]] = log_probabilities[:, :, phrase[-1]].masked_fill(about_to_end, -torch.inf)
+            log_probabilities[:, phrase[-1]].masked_fill_(about_to_end, -torch.inf)

@@ -21,6 +21,7 @@ from translator.attention import (
     window_mask,
 )
 from translator.positions import RelativeBias, RotaryPositions
+from translator.rows import Rows
 
 B, H, K, D = 3, 4, 8, 32
 
@@ -345,8 +346,8 @@ def test_greedy_steps_equal_the_full_pass(options):
             past.reorder(torch.zeros(2, 1, dtype=torch.long))
             past.append(1)
             assert int(past.mask.sum()) == past.entries  # one hypothesis sees all that came before
-            steps.append(attention.step(token, cache, past))
-        torch.testing.assert_close(torch.cat(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
+            steps.append(attention.step(token[:, 0], Rows(2, 1), cache, past))
+        torch.testing.assert_close(torch.stack(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 
 def test_the_cache_keeps_all_tokens_as_it_grows_and_any_choice_of_sentences():

@@ -28,7 +28,8 @@ def test_what_is_packed_comes_back_to_its_place(chosen: list[int] | None) -> Non
     assert (back[~mask] == -torch.inf).all()
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "rotary"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"positions": "rotary"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"}])
 def test_a_step_of_some_hypotheses_gives_them_what_a_step_of_all_does(changes: dict[str, object]) -> None:
     model = random_model(model_config(**changes))
     source = torch.randint(4, 40, (3, 6))

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from translator.dropout import dropout
 from translator.positions import RelativeBias, RotaryPositions
+from translator.rows import Rows
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys.
 CPU_FUSED_FROM = 512
@@ -306,21 +307,22 @@ class MultiHeadAttention(nn.Module):
             heads = windowed_attention(
                 queries, keys, values, window=self.window, causal=self.causal, mask=mask, relative=self.relative,
                 dropout_p=self.dropout if self.training else 0.0)
-            return self._join_heads(heads), None
+            return self.W_o(_join_heads(heads)), None
         bias = None if self.relative is None else self.relative(_positions(queries), _positions(keys))
         all_keys = self.causal and self.window is None and mask is None and bias is None and length == key_length
         if all_keys and not need_weights and _fused_pays(queries, keys):
             heads = fused_attention(queries, keys, values, causal=True, dropout_p=self.dropout if self.training else 0.0)
-            return self._join_heads(heads), None
+            return self.W_o(_join_heads(heads)), None
         mask = self._restrict(mask, length, key_length, x.device)
-        return self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
+        heads, weights = self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
+        return self.W_o(heads), weights
 
-    def step(self, x: Tensor, cache: KeyValueCache, past: Past) -> Tensor:
-        """Self-attention of the newest token of K hypotheses of B sentences, x (B, K, D) -> (B, K, D).
+    def step(self, x: Tensor, rows: Rows, cache: KeyValueCache, past: Past) -> Tensor:
+        """Self-attention of the newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D).
 
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
-        queries, keys, values = (self._split_heads(W(x)) for W in (self.W_q, self.W_k, self.W_v))
+        queries, keys, values = (self._split_heads(rows.unpack(W(x))) for W in (self.W_q, self.W_k, self.W_v))
         cache.write(self._turn(keys, past.now), values, past)
         keys, values, mask, positions = cache.keys, cache.values, past.mask, past.positions
         if self.window is not None:  # the rest is out of reach
@@ -329,28 +331,37 @@ class MultiHeadAttention(nn.Module):
             keys, values, positions = keys[:, :, near].contiguous(), values[:, :, near].contiguous(), positions[near]
             mask = mask[..., near]
         bias = None if self.relative is None else self.relative(past.now, positions)
-        return self._weigh(self._turn(queries, past.now), keys, values, mask, bias)[0]
+        heads, _ = self._weigh(self._turn(queries, past.now), keys, values, mask, bias)
+        return self.W_o(rows.pack(heads))
+
+    def step_across(
+        self, x: Tensor, rows: Rows, keys: Tensor, values: Tensor, *, mask: Tensor, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Cross-attention of the same tokens, x (N, D) -> (N, D); the weights (B, H, K, S) if `need_weights`.
+
+        A sentence's keys and values (B, H, S, K) are shared by all its hypotheses, whose queries stand side by side.
+        """
+        queries = self._split_heads(rows.unpack(self.W_q(x)))
+        heads, weights = self._weigh(queries, keys, values, mask, None, need_weights=need_weights)
+        return self.W_o(rows.pack(heads)), weights
 
     def _weigh(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, bias: Tensor | None, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The heads' attention and what W_o makes of it, by the faster path; the weights only if asked for."""
+        """What the heads find, (B, T, D), by the faster path; the weights (B, H, T, S) only if asked for."""
         dropout_p = self.dropout if self.training else 0.0
         if not need_weights and _fused_pays(queries, keys):
             heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
-            return self._join_heads(heads), None
+            return _join_heads(heads), None
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
-        return self._join_heads(heads), weights if need_weights else None
+        return _join_heads(heads), weights if need_weights else None
 
     def _turn(self, heads: Tensor, positions: Tensor) -> Tensor:
         return heads if self.rotary is None else self.rotary(heads, positions)
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
-
-    def _join_heads(self, heads: Tensor) -> Tensor:
-        return self.W_o(heads.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
 
     def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
         """`mask` together with causality and window; None where nothing is forbidden."""
@@ -359,6 +370,10 @@ class MultiHeadAttention(nn.Module):
         window = key_length if self.window is None else self.window
         local = window_mask(length, key_length, window=window, causal=self.causal, device=device)
         return local if mask is None else mask & local
+
+
+def _join_heads(heads: Tensor) -> Tensor:
+    return heads.transpose(1, 2).flatten(2)  # (B, H, T, K) -> (B, T, D)
 
 
 def _positions(heads: Tensor) -> Tensor:

@@ -115,14 +115,11 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.
 
-        The memory's keys and values (B, H, S, head width) are shared by all K hypotheses, which stand side by side as the
-        queries of one cross-attention.
+        keys, values: the memory's, (B, H, S, head width).
         """
-        def attend_to_source(h: Tensor) -> tuple[Tensor, Tensor | None]:
-            h, weights = self.cross_attention.attend(rows.unpack(h), keys, values, mask=mask, need_weights=need_weights)
-            return rows.pack(h), weights
-
-        return self._layer(x, lambda h: rows.pack(self.self_attention.step(rows.unpack(h), cache, past)), attend_to_source)
+        return self._layer(
+            x, lambda h: self.self_attention.step(h, rows, cache, past),
+            lambda h: self.cross_attention.step_across(h, rows, keys, values, mask=mask, need_weights=need_weights))
 
     def _layer(
         self, x: Tensor, attend_to_target: Callable[[Tensor], Tensor],

@@ -58,8 +58,8 @@ class Tokenizer:
 
     def encode_phrases(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text as a part of a longer one: nothing before and nothing behind."""
-        return [
-            self._recognised(text, ids) for text, ids in zip(texts, self._processor.encode(list(texts)), strict=True)]
+        # One by one: for a list SentencePiece starts threads, which takes longer than thirty sentences do.
+        return [self._recognised(text, self._processor.encode(text)) for text in texts]
 
     def _recognised(self, text: str, ids: list[int]) -> list[int]:
         if not self._foreign or UNK_ID not in ids:

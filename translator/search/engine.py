@@ -213,8 +213,8 @@ class _Beams:
         sentences, hypotheses = self.scores.shape
         if self.look_every > 1:
             return Rows(sentences, hypotheses)
-        chosen, rest = needed(self.scores.flatten() > -torch.inf)
-        return Rows(sentences, hypotheses, chosen if len(rest) else None)
+        parts = without_idle(self.scores.flatten() > -torch.inf)
+        return Rows(sentences, hypotheses, parts and parts[0])
 
     def _candidates(
         self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None
@@ -269,12 +269,13 @@ class _Beams:
 
     def _drop_done(self) -> None:
         """Take the sentences out of which nothing better can come."""
-        best_open = self.scores.amax(dim=1)
-        bound = best_open / length_penalty(self.most + 1, self.config)
-        open_still = (best_open > -torch.inf) & (bound > self.finished.scores[:, -1])
-        keep, done = needed(open_still)
-        if not len(done):
+        bound = self.scores.amax(dim=1) / self.longest_penalty
+        open_still = bound > self.finished.scores[:, -1]
+        self.scores = self.scores.masked_fill(~open_still[:, None], -torch.inf)
+        parts = without_idle(open_still)
+        if parts is None:
             return
+        keep, done = parts
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
@@ -290,13 +291,16 @@ class _Beams:
         self.last_minimum = int(self.fewest.max()) if any_left else 0
         self.first_limit = int(self.most.min()) if any_left else 0
         self.last_step = int(self.most.max()) if any_left else 0
+        self.longest_penalty = length_penalty(self.most + 1, self.config)
 
 
-def needed(marked: Tensor) -> tuple[Tensor, Tensor]:
-    """Those that are marked, with a few others to be one of few numbers, and all the rest: marked (N,), both rising."""
-    marked_first = (~marked).sort(stable=True).indices
-    size = one_of_few(int(marked.sum()))
-    return marked_first[:size].sort().values, marked_first[size:]
+def without_idle(busy: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Those that are busy, (N,), with idle ones to make one of few numbers, in order, and the rest; None without a rest."""
+    size = one_of_few(int(busy.sum()))
+    if size >= len(busy):
+        return None
+    busy_first = (~busy).sort(stable=True).indices
+    return busy_first[:size].sort().values, busy_first[size:]
 
 
 def one_of_few(size: int) -> int:

@@ -20,8 +20,8 @@ from translator.attention import (
     scaled_dot_product_attention,
     window_mask,
 )
+from translator.open_rows import OpenRows
 from translator.positions import RelativeBias, RotaryPositions
-from translator.rows import Rows
 
 B, H, K, D = 3, 4, 8, 32
 
@@ -236,7 +236,8 @@ def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> N
         tokens = torch.cat([tokens, newest[:, :, None]], dim=2)
         past.append(newest.size(1))
         expected = attention(tokens.flatten(0, 1))[0][:, -1].view_as(newest)
-        torch.testing.assert_close(attention.step(newest, cache, past), expected, atol=1e-5, rtol=1e-4)
+        stepped = attention.step(newest.flatten(0, 1), OpenRows(*newest.shape[:2]), cache, past).view_as(newest)
+        torch.testing.assert_close(stepped, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("options", variants())
@@ -346,7 +347,7 @@ def test_greedy_steps_equal_the_full_pass(options):
             past.reorder(torch.zeros(2, 1, dtype=torch.long))
             past.append(1)
             assert int(past.mask.sum()) == past.entries  # one hypothesis sees all that came before
-            steps.append(attention.step(token[:, 0], Rows(2, 1), cache, past))
+            steps.append(attention.step(token[:, 0], OpenRows(2, 1), cache, past))
         torch.testing.assert_close(torch.stack(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 

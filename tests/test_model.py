@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.conftest import ROOT, model_config, random_model, run_config
 from tests.test_attention import copied
+from translator import model as model_module
 from translator.attention import causal_mask
 from translator.device import autocast
 from translator.layers import DecoderLayer, EncoderLayer, GatedFeedForward
@@ -139,6 +140,19 @@ def test_hypotheses_share_a_source_and_survive_reordering(changes, pair):
             keep = torch.tensor([2, 0])
             state.select(keep)
             hypotheses, source = hypotheses[keep], source[keep]
+
+
+@pytest.mark.parametrize("at_once", [1, 14])
+@pytest.mark.parametrize("changes", VARIANTS[::3])
+def test_encoding_in_parts_changes_nothing(changes, at_once, pair, monkeypatch):
+    source, target = pair
+    model = random_model(model_config(**changes))
+    whole, logits = model.encode(source), model(source, target)
+    monkeypatch.setattr(model_module, "ENCODED_AT_ONCE", at_once)
+    parts, real = model.encode(source), source != 0
+    assert parts.shape == whole.shape
+    torch.testing.assert_close(parts[real], whole[real], atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(model(source, target), logits, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)

@@ -26,7 +26,7 @@ from translator.device import convert, some_outputs
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors
 from translator.model import Transformer
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
@@ -135,7 +135,7 @@ class Masked:
         state.select = selected
         return state
 
-    def decode_step(self, tokens: Tensor, state: Any, rows: Rows) -> tuple[Any, Tensor]:
+    def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> tuple[Any, Tensor]:
         ruled_out = state.ruled_out[:, None].expand(-1, tokens.size(1), -1)
         return self.model.decode_step(tokens, state, rows), rows.pack(ruled_out)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.conftest import search_config
 from translator.config import SearchConfig
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search import Hypothesis
 from translator.tokenizer import BOS_ID, EOS_ID
 
@@ -49,7 +49,7 @@ class Toy:
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> ToyState:
         return ToyState(memory[:, 0].tolist())
 
-    def decode_step(self, tokens: Tensor, state: ToyState, rows: Rows) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: ToyState, rows: OpenRows) -> Tensor:
         self.steps += 1
         self.most_sentences.append(len(tokens))
         state.prefixes = [

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from translator.dropout import dropout
+from translator.open_rows import OpenRows
 from translator.positions import RelativeBias, RotaryPositions
-from translator.rows import Rows
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys.
 CPU_FUSED_FROM = 512
@@ -317,7 +317,7 @@ class MultiHeadAttention(nn.Module):
         heads, weights = self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
         return self.W_o(heads), weights
 
-    def step(self, x: Tensor, rows: Rows, cache: KeyValueCache, past: Past) -> Tensor:
+    def step(self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past) -> Tensor:
         """Self-attention of the newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D).
 
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
@@ -335,7 +335,7 @@ class MultiHeadAttention(nn.Module):
         return self.W_o(rows.pack(heads))
 
     def step_across(
-        self, x: Tensor, rows: Rows, keys: Tensor, values: Tensor, *, mask: Tensor, need_weights: bool = False
+        self, x: Tensor, rows: OpenRows, keys: Tensor, values: Tensor, *, mask: Tensor, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention of the same tokens, x (N, D) -> (N, D); the weights (B, H, K, S) if `need_weights`.
 

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from translator.attention import KeyValueCache, MultiHeadAttention, Past
 from translator.config import ModelConfig
 from translator.dropout import Dropout
+from translator.open_rows import OpenRows
 from translator.positions import RelativeBias, RotaryPositions
-from translator.rows import Rows
 
 
 class FeedForward(nn.Module):
@@ -110,7 +110,7 @@ class DecoderLayer(nn.Module):
             lambda h: self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights))
 
     def step(
-        self, x: Tensor, rows: Rows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
+        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.

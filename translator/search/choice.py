@@ -34,14 +34,14 @@ class Continuations(NamedTuple):
 
 
 def most_continuations(config: SearchConfig) -> int:
-    """K': a place for each, and where places stay twice as many, as those that end leave theirs to others."""
+    """The most that a step leaves of a sentence: one a place, and where places stay twice as many, as some may end."""
     return config.beam_size * (2 if config.places_stay else 1)
 
 
 def best_candidates(log_probabilities: Tensor, config: SearchConfig) -> Candidates:
     """The likeliest of each hypothesis's next tokens, log_probabilities (N, V): (N, C), as many as there are continuations.
 
-    That is enough for groups too, though each holds tokens against the next: it can hold no more than it chose.
+    That is enough for groups too: those before hold no more tokens against one than they chose.
     """
     return Candidates(*top_k(log_probabilities, min(most_continuations(config), log_probabilities.size(-1))))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from translator.batching import pad
 from translator.config import SearchConfig
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
 from translator.search.phrases import RequiredPhrases, with_wanted
@@ -36,7 +36,7 @@ class Model(Protocol):
 
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
-    def decode_step(self, tokens: Tensor, state: Any, rows: Rows) -> Any: ...
+    def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any: ...
     def logits(self, decoded: Any, some: slice) -> Tensor: ...
 
 
@@ -190,9 +190,9 @@ class _Beams:
         """What lives on; probabilities are worked out for some hypotheses at a time, so that few exist at once."""
         rows = self._open_rows()
         decoded = self.model.decode_step(self.tokens[:, :, -1], self.state, rows)
-        numbers = rows.numbers(self.tokens.device)
-        sentences, history = numbers // rows.shape[1], rows.pack(self.tokens)
-        wanted = self.phrases.wanted(self.sentences[sentences], numbers % rows.shape[1]) if self.phrases else None
+        device = self.tokens.device
+        sentences, history = rows.sentences(device), rows.pack(self.tokens)
+        wanted = self.phrases.wanted(self.sentences[sentences], rows.places(device)) if self.phrases else None
         parts, first = [], 0
         while first < len(rows):
             some = slice(first, first + self.at_once)
@@ -208,13 +208,13 @@ class _Beams:
         room = self.most - self.tokens.size(2)
         return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
 
-    def _open_rows(self) -> Rows:
+    def _open_rows(self) -> OpenRows:
         """The open hypotheses, and a few that are not for a usual shape; all, where to look would make a GPU wait."""
         sentences, hypotheses = self.scores.shape
-        if self.look_every > 1:
-            return Rows(sentences, hypotheses)
+        if self.scores.device.type != "cpu":
+            return OpenRows(sentences, hypotheses)
         parts = without_idle(self.scores.flatten() > -torch.inf)
-        return Rows(sentences, hypotheses, parts and parts[0])
+        return OpenRows(sentences, hypotheses, parts and parts[0])
 
     def _candidates(
         self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None
@@ -268,7 +268,7 @@ class _Beams:
         self.state.reorder(best)
 
     def _drop_done(self) -> None:
-        """Take the sentences out of which nothing better can come."""
+        """Take the sentences out of which nothing better can come; those that stay for the shape have no open hypothesis."""
         bound = self.scores.amax(dim=1) / self.longest_penalty
         open_still = bound > self.finished.scores[:, -1]
         self.scores = self.scores.masked_fill(~open_still[:, None], -torch.inf)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search.engine import Model
 
 
@@ -27,7 +27,7 @@ class Ensemble:
             model.start(own, mask, follow_coverage=follow_coverage)
             for model, own in zip(self.models, memory, strict=True)])
 
-    def decode_step(self, tokens: Tensor, state: _State, rows: Rows) -> list[Any]:
+    def decode_step(self, tokens: Tensor, state: _State, rows: OpenRows) -> list[Any]:
         return [model.decode_step(tokens, own, rows) for model, own in zip(self.models, state.states, strict=True)]
 
     def logits(self, decoded: list[Any], some: slice) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from translator.config import SearchConfig
 from translator.device import some_outputs
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search.engine import Model, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis
 
@@ -74,9 +74,9 @@ class _Restricted:
         return _State(
             self.model.start(memory, mask, follow_coverage=follow_coverage), self.ruled_out.repeat_interleave(copies, dim=0))
 
-    def decode_step(self, tokens: Tensor, state: _State, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def decode_step(self, tokens: Tensor, state: _State, rows: OpenRows) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.model.decode_step(self.pieces[tokens], state.inner, rows)
-        return hidden, state.ruled_out, rows.numbers(tokens.device) // rows.shape[1]
+        return hidden, state.ruled_out, rows.sentences(tokens.device)
 
     def logits(self, decoded: tuple[Tensor, Tensor, Tensor], some: slice) -> Tensor:
         hidden, ruled_out, sentences = decoded

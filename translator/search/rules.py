@@ -60,13 +60,12 @@ class BannedPhrases:
     """No output holds any of these sequences of tokens."""
 
     def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
-        self.phrases = [torch.tensor(phrase) for phrase in phrases]
+        self.phrases = [(torch.tensor(phrase[:-1], dtype=torch.long), phrase[-1]) for phrase in phrases]
 
     def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
-        for phrase in self.phrases:
-            begun = len(phrase) - 1
-            if tokens.size(1) <= begun:
+        for beginning, end in self.phrases:
+            if tokens.size(1) <= len(beginning):
                 continue
-            last = tokens[:, tokens.size(1) - begun :]  # (N, begun)
-            about_to_end = (last == phrase[:-1].to(last.device)).all(dim=-1)
-            log_probabilities[:, phrase[-1]].masked_fill_(about_to_end, -torch.inf)
+            last = tokens[:, tokens.size(1) - len(beginning) :]
+            about_to_end = (last == beginning.to(last.device)).all(dim=-1)
+            log_probabilities[:, end].masked_fill_(about_to_end, -torch.inf)

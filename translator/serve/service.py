@@ -17,7 +17,7 @@ from translator.checkpoint import RunFolder
 from translator.commands import ServeConfig
 from translator.errors import UserError
 from translator.languages import tag_of
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
@@ -38,7 +38,7 @@ class Interruptible:
         self._before_step = before_step
         self.encode, self.start, self.logits = model.encode, model.start, model.logits
 
-    def decode_step(self, tokens: Tensor, state: Any, rows: Rows) -> Any:
+    def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any:
         self._before_step()
         return self._model.decode_step(tokens, state, rows)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Rows:
+class OpenRows:
     """N of the K hypotheses that B sentences have each: those that have finished need no work.
 
     Maps that treat every hypothesis by itself take the rows; attention, in which a sentence's hypotheses stand side by side,
@@ -21,8 +21,15 @@ class Rows:
     def __len__(self) -> int:
         return self.shape[0] * self.shape[1] if self.chosen is None else len(self.chosen)
 
-    def numbers(self, device: torch.device) -> Tensor:
-        """Which of the B x K these are: (N,)."""
+    def sentences(self, device: torch.device) -> Tensor:
+        """The sentence of each: (N,)."""
+        return self._numbers(device) // self.shape[1]
+
+    def places(self, device: torch.device) -> Tensor:
+        """Which of its sentence's hypotheses each is: (N,)."""
+        return self._numbers(device) % self.shape[1]
+
+    def _numbers(self, device: torch.device) -> Tensor:
         return torch.arange(len(self), device=device) if self.chosen is None else self.chosen
 
     def pack(self, x: Tensor) -> Tensor:

@@ -8,16 +8,17 @@ from torch import Tensor
 
 from tests.conftest import model_config, random_model
 from tests.toys import ToyState, random_toy, sources, toy_config
-from translator.rows import Rows
+from translator.open_rows import OpenRows
 from translator.search import search
 from translator.search.engine import one_of_few
 
 
 @pytest.mark.parametrize("chosen", [None, [], [0], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
 def test_what_is_packed_comes_back_to_its_place(chosen: list[int] | None) -> None:
-    rows = Rows(2, 3, None if chosen is None else torch.tensor(chosen, dtype=torch.long))
+    rows = OpenRows(2, 3, None if chosen is None else torch.tensor(chosen, dtype=torch.long))
     numbers = list(range(6)) if chosen is None else chosen
-    assert rows.numbers(torch.device("cpu")).tolist() == numbers
+    cpu = torch.device("cpu")
+    assert [3 * s + p for s, p in zip(rows.sentences(cpu).tolist(), rows.places(cpu).tolist(), strict=True)] == numbers
     assert len(rows) == len(numbers)
     x = torch.randn(2, 3, 4)
     packed = rows.pack(x)
@@ -29,7 +30,7 @@ def test_what_is_packed_comes_back_to_its_place(chosen: list[int] | None) -> Non
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"positions": "rotary"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"}])
+    "changes", [{}, {"positions": "learned"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"}])
 def test_a_step_of_some_hypotheses_gives_them_what_a_step_of_all_does(changes: dict[str, object]) -> None:
     model = random_model(model_config(**changes))
     source = torch.randint(4, 40, (3, 6))
@@ -40,7 +41,7 @@ def test_a_step_of_some_hypotheses_gives_them_what_a_step_of_all_does(changes: d
     for _ in range(8):
         tokens, going_on = torch.randint(4, 40, (3, 4)), torch.rand(3, 4) < 0.6
         going_on[:, 1] = True
-        rows = Rows(3, 4, going_on.flatten().nonzero()[:, 0])
+        rows = OpenRows(3, 4, going_on.flatten().nonzero()[:, 0])
         for state in states:
             state.reorder(parents)
         some, every = (model.decode_step(tokens, state, of) for state, of in zip(states, (rows, None), strict=True))
@@ -54,7 +55,7 @@ def test_few_that_have_finished_are_worked_on(options: dict[str, object], monkey
     there, worked_on = [], []
     step = toy.decode_step
 
-    def watched(tokens: Tensor, state: ToyState, rows: Rows) -> Tensor:
+    def watched(tokens: Tensor, state: ToyState, rows: OpenRows) -> Tensor:
         there.append(tokens.numel())
         worked_on.append(len(rows))
         return step(tokens, state, rows)

@@ -17,7 +17,7 @@ MOMENTUM = 0.95
 NEWTON_SCHULZ_STEPS = 3
 # The iteration's polynomial a x + b x^3 + c x^5, chosen for its slope at zero (Jordan et al. 2024).
 NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-# Less is taken for this, so that no gradient makes no update.
+# A smaller norm counts as this one: a gradient of zeros makes no update.
 SMALLEST_NORM = 1e-7
 
 
@@ -37,6 +37,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             for matrix in group["params"]:
                 if matrix.grad is None:

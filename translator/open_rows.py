@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class OpenRows:
-    """N of the K hypotheses that B sentences have each: those that have finished need no work.
+    """N of the hypotheses that B sentences have, K each: those that have finished need no work.
 
     Maps that treat every hypothesis by itself take the rows; attention, in which a sentence's hypotheses stand side by side,
     takes all.

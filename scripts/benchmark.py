@@ -25,11 +25,11 @@ from translator.benchmark import (
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder
 from translator.config import RunConfig
+from translator.console import say
 from translator.data import load_split, prepare
 from translator.device import resolve_device, resolve_precision, tune_cpu
 from translator.errors import one_line_errors
 from translator.tatoeba import fetch_default
-from translator.tracking import say
 from translator.trainer import Trainer, new_model
 from translator.workers import Job
 

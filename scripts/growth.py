@@ -14,9 +14,9 @@ from translator import corpus_growth, growth
 from translator.benchmark import describe_machine
 from translator.building import from_hydra
 from translator.config import RunConfig
+from translator.console import say
 from translator.device import resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
-from translator.tracking import say
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 TABLES = growth.TABLES | corpus_growth.TABLES

@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder
 from translator.config import RunConfig
+from translator.console import say
 from translator.errors import UserError, one_line_errors
 from translator.lock import sole_user
 from translator.pretrained import adopt, load_pretrained
-from translator.tracking import say
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")

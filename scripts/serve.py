@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.checkpoint import chosen_runs
 from translator.commands import ServeConfig
+from translator.console import say
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
-from translator.tracking import say
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="serve")

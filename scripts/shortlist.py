@@ -10,7 +10,7 @@ from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ShortlistConfig
 from translator.data import prepare
 from translator.errors import one_line_errors
-from translator.shortlist import learn_shortlist
+from translator.shortlist_learning import learn_shortlist
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="shortlist")

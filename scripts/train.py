@@ -17,6 +17,7 @@ from translator.building import by_dotted_name, from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig
+from translator.console import say
 from translator.data import Corpus, describe, prepare
 from translator.device import name_of_precision, resolve_device, resolve_precision, tune_cpu
 from translator.distributed import decide, first, size, together
@@ -30,7 +31,6 @@ from translator.pretrained import Pretrained, adopt, load_pretrained
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
-from translator.tracking import say
 from translator.trainer import Trainer, new_model
 from translator.translate import Translator
 from translator.validation import SAMPLE_TRANSLATIONS

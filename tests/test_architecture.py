@@ -61,6 +61,23 @@ def test_training_and_search_do_not_know_each_other():
             assert not ours(name) & {"trainer", "updater", "model", "loss", "optim"}
 
 
+def test_to_translate_waits_for_no_library_that_only_training_needs():
+    """They take longer to import than PyTorch itself."""
+    slow = {
+        "datasets", "pandas", "pyarrow", "matplotlib.figure", "torch.utils.tensorboard", "torch.distributed.fsdp",
+        "torch.distributed.tensor"}
+    needed, trees = set(), [ast.parse((ROOT / "scripts" / "translate.py").read_text())]
+    while trees:
+        at_once = {
+            name for statement in trees.pop().body if isinstance(statement, ast.Import | ast.ImportFrom)
+            for name in imports(ast.Module([statement], []))}
+        new = at_once - needed
+        needed |= new
+        trees += [TREES[name.removeprefix("translator.")] for name in new if name.removeprefix("translator.") in TREES]
+    assert "translator.search.engine" in needed
+    assert not needed & slow
+
+
 def test_scripts_stand_on_top_and_say_what_they_do():
     scripts = sorted((ROOT / "scripts").glob("*.py"))
     assert scripts

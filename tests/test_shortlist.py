@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tests.conftest import PAIRS, TINY, model_config, random_model, run_config, search_config, write_pairs
 from tests.test_trainer import rows
-from translator import shortlist
+from translator import shortlist, shortlist_learning
 from translator.batching import pad
 from translator.checkpoint import RunFolder, weights_of
 from translator.config import MOST_CANDIDATES
@@ -31,7 +31,8 @@ from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
 from translator.search.restricted import search_among
-from translator.shortlist import SPECIAL, Shortlist, learn_shortlist
+from translator.shortlist import SPECIAL, Shortlist
+from translator.shortlist_learning import learn_shortlist
 from translator.tokenizer import EOS_ID, PAD_ID
 from translator.translate import Translator
 from translator.translation import Request
@@ -66,10 +67,10 @@ def test_words_that_go_together_are_found_whatever_their_order():
 
 
 def test_the_order_is_that_of_model_1_written_out(monkeypatch):
-    monkeypatch.setattr(shortlist, "READ_ROWS", 7)
+    monkeypatch.setattr(shortlist_learning, "READ_ROWS", 7)
     sources, targets = random_sentences(1, 40, 12), random_sentences(2, 40, 12)
     probability: dict[tuple[int, int], float] = defaultdict(lambda: 1.0)
-    for _ in range(shortlist.ITERATIONS):
+    for _ in range(shortlist_learning.ITERATIONS):
         expected = Counter[tuple[int, int]]()
         for source, target in zip(sources, targets, strict=True):
             for t in target:
@@ -91,7 +92,7 @@ def test_the_order_is_that_of_model_1_written_out(monkeypatch):
 
 def test_of_very_many_pairs_some_are_taken_evenly(monkeypatch):
     sources = [[4 + number % 8, EOS_ID] for number in range(1000)]
-    monkeypatch.setattr(shortlist, "LINKS", 300)
+    monkeypatch.setattr(shortlist_learning, "LINKS", 300)
     learned = learn_shortlist(pairs_of(sources, sources), 12, 12, joint=False)
     taken = int(learned.counts[EOS_ID])
     assert 4 * taken <= 300 < 4 * (taken + 20)

@@ -12,16 +12,16 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from translator.errors import USER_ERROR_EXIT_CODE, UserError, one_line
+
+if TYPE_CHECKING:  # to import what shards takes a second, which one process alone need not spend
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 Question = TypeVar("Question")
@@ -146,14 +146,14 @@ class SideGroup:
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor of which each process may hold a shard; every process must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _in_shards(tensor) else tensor
 
 
 def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, whole; of shards the first process alone keeps them, on the CPU, one after the other."""
     kept = {}
     for name, tensor in tensors.items():
-        of_shards, tensor = isinstance(tensor, DTensor), whole(tensor)
+        of_shards, tensor = _in_shards(tensor), whole(tensor)
         if first() or not of_shards:
             kept[name] = tensor.cpu() if of_shards else tensor
     return kept
@@ -161,15 +161,24 @@ def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def held_like(tensor: Tensor, other: Tensor) -> Tensor:
     """A tensor as `other` is held: whole, or in shards."""
-    if not isinstance(other, DTensor):
+    if not _in_shards(other):
         return whole(tensor)
-    if isinstance(tensor, DTensor):
+    if _in_shards(tensor):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+
+
+def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
+    return hasattr(tensor, "placements")
 
 
 def shard(module: nn.Module, parts: Sequence[nn.Module]) -> nn.Module:
     """The module, of whose weights each process holds a shard; they come together part by part when they are needed (FSDP2)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(next(module.parameters()).device.type, (size(),))
     for part in [*parts, module]:
         fully_shard(part, mesh=mesh)

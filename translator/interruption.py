@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from translator.console import say
 from translator.distributed import size
-from translator.tracking import say
 
 
 class Interrupted(Exception):

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Protocol, TypeVar
 
+from translator.console import say
 from translator.errors import UserError
-from translator.tracking import say
 
 # Answers for each worker that may wait for an earlier one.
 AHEAD = 2

@@ -22,6 +22,7 @@ from translator.building import by_dotted_name
 from translator.checkpoint import RunFolder
 from translator.commands import ReportConfig
 from translator.config import DataConfig, RunConfig
+from translator.console import say
 from translator.device import resolve_device
 from translator.environment import environment
 from translator.errors import UserError
@@ -33,7 +34,7 @@ from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, S
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID
-from translator.tracking import read_history, say
+from translator.tracking import read_history
 from translator.translate import Translator
 from translator.translation import Request
 

@@ -14,11 +14,11 @@ from datasets.table import InMemoryTable
 from translator.batching import Batch, BatchSource
 from translator.cleaning import Counts, HeldOut, clean
 from translator.config import DataConfig
+from translator.console import say
 from translator.data import Corpus, describe_counts, encoded
 from translator.distributed import SideGroup
 from translator.errors import UserError
 from translator.sources import windows
-from translator.tracking import say
 
 
 class WindowSource:

@@ -19,6 +19,7 @@ import torch
 from translator.batching import Batch, BatchSource, empty_batch
 from translator.checkpoint import Checkpoint, RunFolder, load_into, weights_of
 from translator.config import RunConfig
+from translator.console import Progress, say
 from translator.data import Corpus
 from translator.device import give_back_freed_memory
 from translator.distributed import decide, first, share, size, totals, wholes
@@ -32,7 +33,7 @@ from translator.optim import WeightAverage, learning_rate, load_state_tensors, s
 from translator.selection import Validation, out_of_patience, ranked, to_average
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.stream import WindowSource
-from translator.tracking import Progress, Tracker, say
+from translator.tracking import Tracker
 from translator.updater import Step, Updater
 from translator.validation import Translate, Validator
 

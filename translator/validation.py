@@ -13,11 +13,12 @@ from torch import Tensor
 
 from translator.attention_maps import attention_maps
 from translator.batching import Batch, BatchSource
+from translator.console import say
 from translator.data import Corpus
 from translator.distributed import decide, gather, share, totals
 from translator.metrics import score
 from translator.model import Transformer
-from translator.tracking import Tracker, say
+from translator.tracking import Tracker
 
 SAMPLE_TRANSLATIONS = 5
 

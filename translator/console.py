@@ -1,0 +1,40 @@
+"""What a person watching is told: lines, and how far a training has come (floor 1)."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from tqdm import tqdm
+
+from translator.distributed import first
+
+# Seconds between lines on a console that is no terminal.
+QUIET_SECONDS = 30
+
+
+def say(text: str) -> None:
+    """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
+    if first():
+        tqdm.write(text, file=sys.stderr)
+
+
+class Progress:
+    """A progress bar with ETA on a terminal; on a pipe, one line now and then."""
+
+    def __init__(self, total: float, *, unit: str, done: float = 0) -> None:
+        self._bar = tqdm(
+            total=total, initial=done, unit=unit, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
+        self._said = time.monotonic()
+
+    def advance(self, done: float, text: str) -> None:
+        """`done` of the total so far, with the figures of the moment in words."""
+        self._bar.n = min(done, self._bar.total)
+        self._bar.set_postfix_str(text)
+        if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:
+            self._said = time.monotonic()
+            say(f"{100 * done / self._bar.total:3.0f} %  {text}")
+
+    def close(self) -> None:
+        self._bar.close()

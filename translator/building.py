@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from translator.errors import UserError
+from translator.errors import UserError, no_such_option
 
 Config = TypeVar("Config")
 
@@ -62,9 +61,7 @@ def build(cls: type[Config], values: Any, where: str = "") -> Config:
     hints = get_type_hints(cls)
     for key in values:
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
-            hint = f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(hints)}"
-            raise UserError(f"{where}{key}: no such option; {hint}")
+            raise UserError(no_such_option(str(key), where, hints))
     values = {key: vars(cls)[key] for key in hints if key in vars(cls)} | dict(values)  # where the class has a default
     missing = [key for key in hints if key not in values]
     if missing:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -42,15 +43,31 @@ def one_line_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if type(error).__module__.startswith(("hydra", "omegaconf")):
-            _exit(f"configuration: {error}")
+            _exit(_misnamed(error.__cause__) or f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
             _exit(f"{error.filename or 'a file could not be read or written'}: {error.strerror or error}")
         raise
 
 
+def no_such_option(name: str, where: str, names: Iterable[str]) -> str:
+    """What to tell of an option `where` + `name`, beside which there are options of these names."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"{where}{name}: no such option; " + (f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}")
+
+
 def one_line(text: str) -> str:
     """`text` with every run of white space, line breaks among them, as a single space."""
     return " ".join(text.split())
+
+
+def _misnamed(cause: BaseException | None) -> str | None:
+    """Of OmegaConf's error about a name that it did not find, what was meant: Hydra would have it added."""
+    group, name = getattr(cause, "parent_node", None), str(getattr(cause, "key", ""))
+    if group is None or name in group:
+        return None
+    where = str(getattr(cause, "full_key", name)).removesuffix(name)
+    return no_such_option(name, where, (str(key) for key in group if key != "hydra"))
 
 
 def _told_once(thread: threading.ExceptHookArgs) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -117,7 +116,10 @@ class Updater:
         """Gradients meet those of the other processes after the last batch of an update alone."""
         if isinstance(self._parallel, DistributedDataParallel):
             self._parallel.require_backward_grad_sync = last
-        elif isinstance(self._parallel, FSDPModule):
+        elif size() > 1:
+            from torch.distributed.fsdp import FSDPModule  # takes a second, which one process alone need not spend
+
+            assert isinstance(self._parallel, FSDPModule)
             self._parallel.set_requires_gradient_sync(last)
 
 

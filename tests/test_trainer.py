@@ -373,3 +373,24 @@ def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
     speeds = [line["train/tokens_per_second"] for line in lines if "train/tokens_per_second" in line]
     assert len(speeds) == 12
     assert sum(speeds) == trainer.state.tokens
+
+
+def test_a_line_tells_the_means_of_the_updates_since_the_one_before(setup, monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    each, fourth = (setup(options(log_every=every), str(every)) for every in (1, 4))
+    each.fit()
+    fourth.fit()
+    every_update, every_fourth = (
+        [line for line in map(json.loads, trainer.folder.metrics_file.read_text().splitlines()) if "train/loss" in line]
+        for trainer in (each, fourth))
+    assert [line["update"] for line in every_fourth] == [4, 8, 12]
+    for number, line in enumerate(every_fourth):
+        four = every_update[4 * number : 4 * number + 4]
+        tokens = [update["train/tokens_per_second"] for update in four]  # of one second
+        assert line["train/tokens_per_second"] == sum(tokens) / 4
+        for name, mean in (
+                ("train/loss", sum(n * update["train/loss"] for n, update in zip(tokens, four, strict=True)) / sum(tokens)),
+                ("train/padding", sum(update["train/padding"] for update in four) / 4)):
+            assert line[name] == pytest.approx(mean, rel=1e-9)
+        assert line["train/gradient_norm"] == four[-1]["train/gradient_norm"]

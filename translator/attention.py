@@ -68,7 +68,7 @@ def scaled_dot_product_attention(
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1)  # in float32, whatever the inputs: half-precision sums lose long rows
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)  # a row of masked keys alone came out uniform: make it zero

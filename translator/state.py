@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,30 @@ class TrainingState:
     skipped: int = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
     divergence: dict[str, Any] = field(default_factory=dict)  # what the loss was like
+    unlogged: dict[str, Any] = field(default_factory=dict)  # of the updates since the last line of measurements
     validations: list[Validation] = field(default_factory=list)
     recorded: dict[str, int] = field(default_factory=dict)  # bytes of the files of measurements
+
+
+@dataclass
+class Unlogged:
+    """Sums over the updates since the last line of measurements, which tells their means."""
+
+    updates: int = 0
+    tokens: int = 0  # of target
+    seconds: float = 0.0
+    loss: float = 0.0  # of all tokens
+    nll: float = 0.0  # of all tokens
+    padding: float = 0.0  # each update's share
+
+    def add(self, *, tokens: int, seconds: float, loss: float, nll: float, padding: float) -> None:
+        """One update, its losses a token."""
+        self.updates += 1
+        self.tokens += tokens
+        self.seconds += seconds
+        self.loss += loss * tokens
+        self.nll += nll * tokens
+        self.padding += padding
 
 
 @dataclass(frozen=True)
@@ -44,7 +66,7 @@ def state_of(values: Any, where: Path, metric: str) -> TrainingState:
         counts = [state.update, state.epoch, state.batch, state.tokens, state.skipped]
         counts += [validation["update"] for validation in state.validations]
         counts += state.recorded.values()
-        numbers = [state.seconds, *state.scaler.values()]
+        numbers = [state.seconds, *state.scaler.values(), *asdict(Unlogged(**state.unlogged)).values()]
         numbers += [validation[name] for validation in state.validations for name in (metric, "loss")]
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where}: state.json is of another release of the translator: {error}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -31,7 +31,7 @@ from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
 from translator.selection import Validation, out_of_patience, ranked, to_average
-from translator.state import Outcome, TrainingState, outcome_of, state_of
+from translator.state import Outcome, TrainingState, Unlogged, outcome_of, state_of
 from translator.stream import WindowSource
 from translator.tracking import Tracker
 from translator.updater import Step, Updater
@@ -87,6 +87,7 @@ class Trainer:
         self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
         self._interruption = Interruption()
         self._divergence = Divergence(**self.state.divergence)
+        self._unlogged = Unlogged(**self.state.unlogged)
         self._trained: Weights | None = None  # the weights that are trained, while the model has others
 
     # The plan
@@ -176,8 +177,11 @@ class Trainer:
         state.seconds = time.monotonic() - self._started
         if state.update % GIVE_BACK_EVERY == 0:
             give_back_freed_memory()
+        self._unlogged.add(
+            tokens=step.tokens, seconds=time.perf_counter() - started, loss=float(step.loss), nll=float(step.nll),
+            padding=sum(batch.padding for batch in batches) / len(batches))
         if state.update % config.train.log_every == 0:
-            self._log(step, batches, step.tokens / (time.perf_counter() - started))
+            self._log(step)
 
     def _skip(self, step: Step) -> None:
         """Count an update that fp16's scale was too large for; UserError, naming the batch, where that is not the reason."""
@@ -314,6 +318,7 @@ class Trainer:
         """Write a checkpoint of this update and drop those no longer needed."""
         self.state.scaler = self.updater.scaler.state_dict()
         self.state.divergence = asdict(self._divergence)
+        self.state.unlogged = asdict(self._unlogged)
         weights = self._trained or weights_of(self.updater.model)
         training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
         if self.average is not None:
@@ -377,20 +382,23 @@ class Trainer:
             except KeyError as error:
                 raise UserError(f"{self.folder.checkpoints}: state.json lacks {error} of the loss's scale") from error
 
-    def _log(self, step: Step, batches: Sequence[Batch], tokens_per_second: float) -> None:
+    def _log(self, step: Step) -> None:
+        """Measurements of the updates since those before; norm and rate are the last one's."""
+        measured, self._unlogged = self._unlogged, Unlogged()
         if self._tracker is None:
             return
-        padding = sum(batch.padding for batch in batches) / len(batches)
-        if warning := self._divergence.tells(float(step.loss)):
+        loss, tokens_per_second = measured.loss / measured.tokens, measured.tokens / measured.seconds
+        if warning := self._divergence.tells(loss):
             say(f"update {self.state.update:,}: warning: {warning}")
         self._tracker.scalars(self.state.update, {
-            "train/loss": float(step.loss), "train/perplexity": math.exp(min(float(step.nll), 700)),
+            "train/loss": loss, "train/perplexity": math.exp(min(measured.nll / measured.tokens, 700)),
             "train/gradient_norm": float(step.gradient_norm), "train/learning_rate": step.learning_rate,
-            "train/tokens_per_second": tokens_per_second, "train/padding": padding, "train/epoch": self._epochs(),
+            "train/tokens_per_second": tokens_per_second, "train/padding": measured.padding / measured.updates,
+            "train/epoch": self._epochs(),
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),
-            f"{self.unit} {self._epochs():.2f}  update {self.state.update:,}  loss {float(step.loss):.3f}  "
+            f"{self.unit} {self._epochs():.2f}  update {self.state.update:,}  loss {loss:.3f}  "
             f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
 
 

@@ -221,15 +221,16 @@ class _Beams:
     ) -> Candidates:
         """The next tokens that may be chosen for N' hypotheses: of each its sentence and tokens so far, (N', 1 + T)."""
         forced = self._next_of_prefix(log_probabilities, sentences)
-        unruled = log_probabilities if wanted is None else log_probabilities.clone()
+        unruled = None if wanted is None else log_probabilities.clone()
         self._rule(log_probabilities, sentences, history)
         if forced is not None:  # whatever the rules
-            for values in (log_probabilities, unruled):
-                _leave_only(values, *forced)
+            _leave_only(log_probabilities, *forced)
+            if unruled is not None:
+                _leave_only(unruled, *forced)
         if self.sampling is not None:
             return self.sampling.draw(log_probabilities, self.sentences[sentences], history.size(1) - 1)
         candidates = best_candidates(log_probabilities, self.config)
-        return candidates if wanted is None else with_wanted(candidates, wanted, unruled)
+        return candidates if wanted is None or unruled is None else with_wanted(candidates, wanted, unruled)
 
     def _rule(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor) -> None:
         """Rule out, in place, the tokens that must not come next: (N', V)."""

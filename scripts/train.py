@@ -37,8 +37,8 @@ from translator.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
-    "name", "runs", "device", "search", "data.workers", "train.max_epochs", "train.max_updates", "train.max_minutes",
-    "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
+    "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
+    "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -91,12 +91,14 @@ def train(
     greedy = config.search.plain(config.train.validation_beam)
     trainer = Trainer(
         config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
-    say_plan(trainer, corpus, model, device, precision)
     try:
+        say_plan(trainer, corpus, model, device, precision)
         outcome = trainer.fit()
     except Interrupted as stop:
         say(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
         sys.exit(stop.exit_code)
+    finally:
+        trainer.close()
     if first():
         load_into(model, folder.load_weights(), folder.model_file)
         report(outcome, translator, corpus, config, folder)

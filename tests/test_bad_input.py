@@ -119,6 +119,9 @@ def test_evaluate(script, run_folder, bad, case):
 TRANSLATE = {
     "not a run": ("run={bad}/notarun", "config.yaml"),
     "no input": ("run={run} input={bad}/nothing", "nothing"),
+    "no option of a number": ("run={run} search.beam_size.x=2", "search.beam_size"),
+    "no option of a list": ("run={run} search.banned.x=2", "configuration"),
+    "an empty phrase": ("run={run} search.banned=['']", "search.banned"),
     "no beam": ("run={run} search.beam_size=0", "search.beam_size"),
     "more than the beam": ("run={run} search.n_best=9", "search.n_best"),
     "output is a folder": ("run={run} output={bad}", "output"),

@@ -121,7 +121,7 @@ def test_batches_by_size(tokenizer):
     source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=1)
     cells = sorted(b.source.numel() + b.target_out.numel() for b in batches(source, 0))
     for quantile, expected in ((0.0, cells[0]), (0.5, cells[round((len(cells) - 1) / 2)]), (1.0, cells[-1])):
-        batch = source.of_size(quantile)
+        batch = source.of_size(0, quantile)
         assert batch.source.numel() + batch.target_out.numel() == expected
 
 

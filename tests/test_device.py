@@ -9,7 +9,7 @@ import torch
 
 from tests.conftest import model_config, random_model
 from translator import device
-from translator.device import convert, multiply_by_onednn, resolve_device
+from translator.device import OutOfMemory, convert, multiply_by_onednn, resolve_device, telling_of_memory
 from translator.errors import UserError
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -54,3 +54,17 @@ def test_a_device_that_is_not_there_is_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match="device=cuda"):
             resolve_device("cuda")
+
+
+class BackendError(RuntimeError):
+    """As PyTorch's compiler and its collectives have them."""
+
+
+@pytest.mark.parametrize(("error", "of_memory"), [
+    (MemoryError(), True), (torch.OutOfMemoryError("CUDA out of memory"), True),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+    (BackendError("MPS backend out of memory"), True), (BackendError("no C++ compiler"), False),
+    (RuntimeError("shapes differ"), False), (NotImplementedError("for this backend"), False)])
+def test_nothing_but_memory_is_told_as_memory(error: Exception, of_memory: bool) -> None:
+    with pytest.raises(OutOfMemory if of_memory else type(error)), telling_of_memory("lower train.batch_tokens"):
+        raise error

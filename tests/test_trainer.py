@@ -287,6 +287,29 @@ def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
     assert "checkpoint is that of update 0" in str(caught.value)
 
 
+def test_the_checkpoint_before_finds_all_weights_that_it_asks_for(setup):
+    trainer = setup(options(average="last", average_count=2))
+    trainer.fit()
+    newest = trainer.folder.checkpoints / f"{12:08d}" / "training.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    again = setup(options(average="last", average_count=2, max_updates=8))
+    assert again.state.update == 8
+    assert again.fit().update == 8
+
+
+def test_a_validation_sentence_longer_than_a_batch_is_measured_all_the_same(setup, tokenizer):
+    trainer = setup(options(max_updates=4))
+    long = " ".join(source for source, _ in PAIRS[:30])
+    corpus = dataclasses.replace(trainer.corpus, validation=rows(tokenizer, [(long, long), *PAIRS[:3]]))
+    assert max(corpus.validation["source_length"]) > trainer.config.train.max_tokens
+    again = Trainer(trainer.config, trainer.folder, corpus, trainer.model, list, precision=torch.float32)
+    assert again.fit().update == 4
+
+    learned = dataclasses.replace(trainer.config, model=model_config(positions="learned", max_positions=64))
+    with pytest.raises(UserError, match=r"data\.validation.*max_positions=64"):
+        Trainer(learned, trainer.folder, corpus, new_model(learned, corpus), list, precision=torch.float32)
+
+
 def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
     config = options(log_every=1)
     whole = setup(config, "whole", torch.float16)
@@ -295,6 +318,8 @@ def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
     assert whole.updater.scaler.get_scale() == 2.0**30
     whole.fit()
     assert 0 < whole.state.skipped < 12
+    measured = [line["update"] for line in metrics(whole.folder) if "train/loss" in line]
+    assert measured == list(range(whole.state.skipped + 1, 13))  # what was skipped is no part of a mean
     assert [line["train/skipped"] for line in metrics(whole.folder) if "train/skipped" in line][-1] == whole.state.skipped
     part = dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=6))
     first = setup(part, "parts", torch.float16)

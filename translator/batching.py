@@ -137,9 +137,9 @@ class BatchSource:
         batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, epoch, number))
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
-    def of_size(self, quantile: float) -> Batch:
+    def of_size(self, epoch: int, quantile: float) -> Batch:
         """A batch by its rank in cells among those of an epoch: 0.5 is the median, 1 the largest."""
-        plan = self.plan(0)
+        plan = self.plan(epoch)
         sizes = np.array([len(rows) for rows in plan])
         starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)
         source, target = (

@@ -58,10 +58,10 @@ def _fits(
     """
     rows = corpus.train.select(np.flatnonzero(longest <= tokens))
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    largest = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_size(1.0)
+    largest = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_size(0, 1.0)
     try:
         updater = Updater(model, config.optim, config.train, precision=precision)
-        float(updater.step([largest] * config.train.batches_of_update, 0.0).loss)  # reading a number waits for the device
+        updater.step([largest] * config.train.batches_of_update, 0.0)
     except OutOfMemory:
         if longest.min() > tokens // 2:
             raise

@@ -266,6 +266,7 @@ class SearchConfig:
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
         require(self.temperature > 0, "search.temperature", "must be above 0")
         require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
+        require(all(phrase.strip() for phrase in self.banned), "search.banned", "must not hold an empty phrase")
         require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
         require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
         require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",

@@ -22,19 +22,20 @@ def say(text: str) -> None:
 class Progress:
     """A progress bar with ETA on a terminal; on a pipe, one line now and then."""
 
-    def __init__(self, total: float, *, unit: str, done: float = 0) -> None:
+    def __init__(self, *, done: float) -> None:
+        """`done`: of the whole, from 0 to 1."""
         self._bar = tqdm(
-            total=total, initial=done, unit=unit, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
+            total=1.0, initial=done, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
             bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
         self._said = time.monotonic()
 
     def advance(self, done: float, text: str) -> None:
-        """`done` of the total so far, with the figures of the moment in words."""
-        self._bar.n = min(done, self._bar.total)
+        """So much is done now, with the figures of the moment in words."""
+        self._bar.n = done
         self._bar.set_postfix_str(text)
         if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:
             self._said = time.monotonic()
-            say(f"{100 * done / self._bar.total:3.0f} %  {text}")
+            say(f"{100 * done:3.0f} %  {text}")
 
     def close(self) -> None:
         self._bar.close()

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -31,6 +32,9 @@ class OutOfMemory(UserError):
 
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
+# Products between two readings of the clock: a GPU's take no longer than to ask for one.
+TIMED_PRODUCTS = {"cpu": 1}
+TIMED_PRODUCTS_ELSEWHERE = 50
 
 # The relative error of a sum of 512 products of positive float32 numbers stays well below this, of bf16 numbers well above.
 FLOAT32_ERROR = 1e-5
@@ -154,8 +158,9 @@ def telling_of_memory(advice: str) -> Iterator[None]:
     """Inside, memory that does not suffice is a UserError with this advice."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if type(error) is RuntimeError and not any(sign in str(error) for sign in OUT_OF_MEMORY):
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not known and not any(sign in str(error) for sign in OUT_OF_MEMORY):
             raise
         raise OutOfMemory(f"out of memory: {advice}") from error
 
@@ -188,8 +193,9 @@ def give_back_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@cache
 def _bf16_speedup(device: torch.device) -> float:
-    """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size."""
+    """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size; once a process."""
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
         left = torch.ones(2048, 512, device=device, dtype=dtype)
@@ -197,7 +203,9 @@ def _bf16_speedup(device: torch.device) -> float:
         runs = []
         for _ in range(5):  # the first pays for set-up; the fastest is the least disturbed
             start = time.perf_counter()
-            float((left @ right)[0, 0])  # reading a number waits for the device
+            for _ in range(TIMED_PRODUCTS.get(device.type, TIMED_PRODUCTS_ELSEWHERE)):
+                product = left @ right
+            float(product[0, 0])  # reading a number waits for the device
             runs.append(time.perf_counter() - start)
         seconds[dtype] = min(runs)
     return seconds[torch.float32] / seconds[torch.bfloat16]

@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -42,7 +43,7 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our stdout has left, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
-        if type(error).__module__.startswith(("hydra", "omegaconf")):
+        if {type(error).__module__.split(".")[0], _raised_in(error)} & {"hydra", "omegaconf"}:
             _exit(_misnamed(error.__cause__) or f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
             _exit(f"{error.filename or 'a file could not be read or written'}: {error.strerror or error}")
@@ -64,10 +65,16 @@ def one_line(text: str) -> str:
 def _misnamed(cause: BaseException | None) -> str | None:
     """Of OmegaConf's error about a name that it did not find, what was meant: Hydra would have it added."""
     group, name = getattr(cause, "parent_node", None), str(getattr(cause, "key", ""))
-    if group is None or name in group:
+    if not isinstance(group, Mapping) or not group or name in group:
         return None
     where = str(getattr(cause, "full_key", name)).removesuffix(name)
     return no_such_option(name, where, (str(key) for key in group if key != "hydra"))
+
+
+def _raised_in(error: Exception) -> str:
+    """The package whose code raised it."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).split(".")[0]
 
 
 def _told_once(thread: threading.ExceptHookArgs) -> None:

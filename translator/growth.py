@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from translator.attention import MultiHeadAttention
 from translator.batching import Batch, collate
@@ -111,7 +110,7 @@ def in_fresh_process(function: Callable[..., Result], *arguments: Any, **options
 
 def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: int) -> Cost:
     """The cost of training on random sentences of `length` tokens a side, `tokens` a batch, without padding."""
-    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], Tensor]:
+    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], float]:
         model = Transformer(config.model, vocabulary, vocabulary).to(device)
         updater = Updater(model, config.optim, config.train, precision=precision)
         batch = _random_batch(tokens // length, length, vocabulary)
@@ -122,15 +121,15 @@ def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: in
 
 def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cost:
     """The cost of one layer of causal self-attention, forward and backward."""
-    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], Tensor]:
+    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], float]:
         attention = MultiHeadAttention(config.model.d_model, config.model.num_heads, causal=True, window=window).to(device)
         x = torch.randn(USUAL_BATCH // length, length, config.model.d_model, device=device, requires_grad=True)
 
-        def step() -> Tensor:
+        def step() -> float:
             with autocast(device, precision):
                 total = attention(x)[0].sum()
             total.backward()
-            return total.detach()
+            return float(total.detach())  # reading a number waits for the device
 
         return step
 
@@ -138,7 +137,7 @@ def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cos
 
 
 def _cost_of(
-    make_step: Callable[[torch.device, torch.dtype], Callable[[], Tensor]], config: RunConfig, tokens: int
+    make_step: Callable[[torch.device, torch.dtype], Callable[[], float]], config: RunConfig, tokens: int
 ) -> Cost:
     """The cost of a step on so many tokens, and the memory of making it too."""
     tune_cpu()
@@ -150,7 +149,7 @@ def _cost_of(
     seconds = []
     for _ in range(WARM_UP_STEPS + TIMED_STEPS):
         start = time.perf_counter()
-        float(step())  # reading a number waits for the device
+        step()
         seconds.append(time.perf_counter() - start)
     return Cost(tokens / statistics.median(seconds[WARM_UP_STEPS:]), peak_memory(device) - before)
 

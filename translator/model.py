@@ -117,11 +117,11 @@ class Transformer(nn.Module):
         return self.output(self._decode_all(source, target))
 
     def hidden(self, source: Tensor, target: Tensor, real: Tensor) -> Tensor:
-        """What is left to project to the vocabulary, (N, D): the decoder's output at the N positions picked by `real` (B, T).
+        """What is left to project to the vocabulary, (N, D): the decoder's output at the positions `real` (N,) of B x T.
 
         The loss projects these itself: the vocabulary is most of a small model's work, and padding needs none of it.
         """
-        return self._decode_all(source, target)[real]
+        return self._decode_all(source, target).flatten(0, 1)[real]
 
     def _decode_all(self, source: Tensor, target: Tensor) -> Tensor:
         return self.decode(target, self.encode(source), padding_mask(source, PAD_ID))[0]

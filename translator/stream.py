@@ -54,9 +54,9 @@ class WindowSource:
         """One batch of a window."""
         return self._window(epoch).batch(epoch, number)
 
-    def of_size(self, quantile: float) -> Batch:
-        """As `BatchSource.of_size`, of the first window."""
-        return self._window(0).of_size(quantile)
+    def of_size(self, epoch: int, quantile: float) -> Batch:
+        """A batch of a window by its rank in cells."""
+        return self._window(epoch).of_size(epoch, quantile)
 
     def close(self) -> None:
         """Leave off reading: no window can be had any more."""

@@ -100,11 +100,10 @@ class Trainer:
         remembered = {name: tensor.clone() for name, tensor in state_tensors(self.updater.optimizers).items()}
         scaler = self.updater.scaler.state_dict()
         seconds = 0.0
-        largest, usual = self.batches.of_size(1.0), self.batches.of_size(0.5)
+        largest, usual = (self.batches.of_size(self.state.epoch, quantile) for quantile in (1.0, 0.5))
         for batch in (largest, usual, usual):  # the first two pay for set-up
             start = time.perf_counter()
-            step = self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0)
-            float(step.loss)  # reading a number waits for the device
+            self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0)
             seconds = time.perf_counter() - start
         load_state_tensors(self.updater.optimizers, remembered)
         self._load_scaler(scaler)
@@ -112,7 +111,7 @@ class Trainer:
 
     @property
     def updates_per_epoch(self) -> int:
-        return math.ceil(len(self.batches.plan(0)) / self.config.train.batches_of_update)
+        return math.ceil(len(self.batches.plan(self.state.epoch)) / self.config.train.batches_of_update)
 
     # The loop
 
@@ -124,7 +123,7 @@ class Trainer:
         self._tracker: Tracker | None = None
         if first():
             self._tracker = Tracker(self.folder.metrics_file, self.folder.tensorboard, recorded=self.state.recorded)
-        self._progress = Progress(1.0, unit="", done=self._fraction())
+        self._progress = Progress(done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         try:
             with self._interruption.caught():
@@ -136,12 +135,16 @@ class Trainer:
                     self._save()
                     raise
                 finally:
-                    if isinstance(self.batches, WindowSource):
-                        self.batches.close()
+                    self.close()
         finally:
             self._progress.close()
             if self._tracker is not None:
                 self._tracker.close()
+
+    def close(self) -> None:
+        """Leave off reading ahead, which the end of the program would wait for."""
+        if isinstance(self.batches, WindowSource):
+            self.batches.close()
 
     def _train(self) -> Outcome:
         while True:
@@ -169,7 +172,11 @@ class Trainer:
         batches = self._next_batches()
         state.update += 1
         step = self.updater.step(batches, learning_rate(config.optim, state.update, self._fraction()))
-        if not math.isfinite(step.gradient_norm):
+        if math.isfinite(step.gradient_norm):
+            self._unlogged.add(
+                tokens=step.tokens, seconds=time.perf_counter() - started, loss=step.loss, nll=step.nll,
+                padding=sum(batch.padding for batch in batches) / len(batches))
+        else:
             self._skip(step)
         if self.average is not None:
             self.average.update(self.updater.model, state.update)
@@ -177,9 +184,6 @@ class Trainer:
         state.seconds = time.monotonic() - self._started
         if state.update % GIVE_BACK_EVERY == 0:
             give_back_freed_memory()
-        self._unlogged.add(
-            tokens=step.tokens, seconds=time.perf_counter() - started, loss=float(step.loss), nll=float(step.nll),
-            padding=sum(batch.padding for batch in batches) / len(batches))
         if state.update % config.train.log_every == 0:
             self._log(step)
 
@@ -194,7 +198,7 @@ class Trainer:
         more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
         of_window = "" if self.unit == "epoch" else f" of window {self.state.epoch + 1}"
         raise UserError(
-            f"update {update:,}: the gradient is {float(step.gradient_norm)} and the loss {float(step.loss)}, on sentences "
+            f"update {update:,}: the gradient is {step.gradient_norm} and the loss {step.loss}, on sentences "
             f"{numbers}{more} of those kept{of_window}, so training stopped; its last good checkpoint is that of update "
             f"{last:,} in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
 
@@ -329,9 +333,10 @@ class Trainer:
             return
         self.state.recorded = self._tracker.flush()
         self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
-        needed = ranked(self.state.validations, self.config.train)[:1]
-        averaged = to_average(self.state.validations, self.config.train)
-        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=[*averaged, *(v["update"] for v in needed)])
+        needed: list[int] = []
+        for known in (self.state.validations, self.state.validations[:-1]):  # as the checkpoint before this one knows them
+            needed += to_average(known, self.config.train) + [v["update"] for v in ranked(known, self.config.train)[:1]]
+        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=needed)
 
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
@@ -385,14 +390,14 @@ class Trainer:
     def _log(self, step: Step) -> None:
         """Measurements of the updates since those before; norm and rate are the last one's."""
         measured, self._unlogged = self._unlogged, Unlogged()
-        if self._tracker is None:
+        if self._tracker is None or not measured.updates:
             return
         loss, tokens_per_second = measured.loss / measured.tokens, measured.tokens / measured.seconds
         if warning := self._divergence.tells(loss):
             say(f"update {self.state.update:,}: warning: {warning}")
         self._tracker.scalars(self.state.update, {
             "train/loss": loss, "train/perplexity": math.exp(min(measured.nll / measured.tokens, 700)),
-            "train/gradient_norm": float(step.gradient_norm), "train/learning_rate": step.learning_rate,
+            "train/gradient_norm": step.gradient_norm, "train/learning_rate": step.learning_rate,
             "train/tokens_per_second": tokens_per_second, "train/padding": measured.padding / measured.updates,
             "train/epoch": self._epochs(),
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})

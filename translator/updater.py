@@ -28,9 +28,9 @@ class Step:
     """What one step of the optimizers measured."""
 
     tokens: int  # real target tokens
-    loss: Tensor  # a token, smoothed
-    nll: Tensor  # a token
-    gradient_norm: Tensor  # before clipping
+    loss: float  # a token, smoothed
+    nll: float  # a token
+    gradient_norm: float  # before clipping
     learning_rate: float
 
 
@@ -79,20 +79,21 @@ class Updater:
                 # The processes' gradients are averaged; it is their sum that is wanted.
                 self.scaler.scale(batch_loss * (size() / tokens)).backward()
             loss, nll = loss + batch_loss.detach(), nll + batch_nll
-        if size() > 1:
-            loss, nll = torch.tensor(totals(float(loss), float(nll)), device=self.device)
         with self.phase("optimizer"):
             for optimizer in self.optimizers:
                 self.scaler.unscale_(optimizer)
             norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf))
-            if math.isfinite(norm):
+            # An update's only wait for the device; what it does next it does while the next batches are made.
+            *losses, gradient_norm = torch.stack([loss, nll, norm]).tolist()
+            if math.isfinite(gradient_norm):
                 for optimizer in self.optimizers:
                     for group in optimizer.param_groups:
                         group["lr"] = rate
                     self.scaler.step(optimizer)
             self.scaler.update()
             self.model.zero_grad(set_to_none=True)
-        return Step(tokens, loss / tokens, nll / tokens, norm, rate)
+        total_loss, total_nll = totals(*losses)
+        return Step(tokens, total_loss / tokens, total_nll / tokens, gradient_norm, rate)
 
     def _advice(self, batches: Sequence[Batch]) -> str:
         cells = max(batch.target_out.numel() for batch in batches)
@@ -108,9 +109,11 @@ class Updater:
         return self._of(self._loss, batch)
 
     def _of(self, loss: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        # Numbers, found on the CPU: to count what a mask picks would wait for a GPU.
+        real = batch.real.flatten().nonzero()[:, 0].to(self.device, non_blocking=True)
         batch = batch.to(self.device)
         with autocast(self.device, self.precision):
-            return loss(batch.source, batch.target_in, batch.target_out, batch.real)
+            return loss(batch.source, batch.target_in, batch.target_out, real)
 
     def _meet_after(self, *, last: bool) -> None:
         """Gradients meet those of the other processes after the last batch of an update alone."""
@@ -135,7 +138,9 @@ class _Loss(nn.Module):
     def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         r_drop = self.train_config.r_drop
         passes = 2 if r_drop and self.model.training else 1
-        hidden = self.hidden(*(tensor.repeat(passes, 1) for tensor in (source, target_in, real)))
+        hidden = self.hidden(
+            source.repeat(passes, 1), target_in.repeat(passes, 1),
+            torch.cat([real + number * target_in.numel() for number in range(passes)]))
         return projected_cross_entropy(
-            hidden, self.model.output.weight, target_out[real], bias=self.model.output.bias,
+            hidden, self.model.output.weight, target_out.flatten()[real], bias=self.model.output.bias,
             smoothing=self.train_config.label_smoothing, r_drop=r_drop)

@@ -16,6 +16,7 @@ from translator.batching import Batch, BatchSource
 from translator.console import say
 from translator.data import Corpus
 from translator.distributed import decide, gather, share, totals
+from translator.errors import UserError
 from translator.metrics import score
 from translator.model import Transformer
 from translator.tracking import Tracker
@@ -38,13 +39,21 @@ class Validator:
         *,
         max_tokens: int,
     ) -> None:
-        """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `max_tokens`: most in a batch."""
+        """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `max_tokens`: most in a batch of several.
+
+        UserError where a sentence is longer than the model's learned positions.
+        """
         self.corpus = corpus
         self.model = model
         self.translate = translate
         self.loss = loss
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0)
+        longest = max(max(corpus.validation[f"{side}_length"], default=0) for side in ("source", "target"))
+        if model.config.positions == "learned" and longest > model.config.max_positions:
+            raise UserError(
+                f"data.validation: a sentence has {longest:,} tokens, more than model.max_positions="
+                f"{model.config.max_positions:,}; raise that, or leave the sentence out")
+        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max(max_tokens, longest), seed=0)
 
     @torch.no_grad()
     def measure(self) -> tuple[Metrics, list[str]]:

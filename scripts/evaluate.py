@@ -36,8 +36,10 @@ def main(composed: DictConfig) -> None:
     for run in runs:
         translator = Translator(run, device=config.device, precision=config.precision)
         evaluation = evaluate(translator, sources_for(run, sources, config.direction), references, config.search)
-        evaluation.save(run / f"evaluation-{name}")
-        print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}\nwritten to {run / f'evaluation-{name}'}")
+        # The rival's lies with this run's too: in its own folder stand its scores on its own data.
+        folder = runs[-1] / (f"evaluation-{name}" if run is runs[-1] else f"evaluation-{name}-of-{run.resolve().name}")
+        evaluation.save(folder)
+        print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}\nwritten to {folder}")
         systems.append((str(run), evaluation))
     if config.against:
         print(describe_comparison(compare(systems)))

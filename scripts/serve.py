@@ -52,8 +52,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
-    except OSError as error:
-        raise UserError(f"host={host} port={port}: {error.strerror or error}; name others, as port=0 for any") from error
+    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"host={host} port={port}: {reason or error}; name others, as port=0 for any") from error
 
 
 def read_keys(file: str | None) -> list[str]:

@@ -9,7 +9,7 @@ from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ShortlistConfig
 from translator.data import prepare
-from translator.errors import one_line_errors
+from translator.errors import UserError, one_line_errors
 from translator.shortlist_learning import learn_shortlist
 
 
@@ -20,12 +20,15 @@ def main(composed: DictConfig) -> None:
     [run] = chosen_runs(asked.run, asked.runs)
     folder = RunFolder(run)
     config, tokenizers = folder.load_config(), folder.load_tokenizers()
+    if "splits" not in folder.load_report():
+        raise UserError(
+            f"{run}: its data_report.json has no training data, as that of an imported model; fine-tune it with init= first")
     of_its_own = config.init is None  # then the cache has what its training read
     corpus = prepare(
         config.data, config.tokenizer, max_tokens=config.train.max_tokens, tokenizers=None if of_its_own else tokenizers)
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
-    folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=tokenizers[0] is tokenizers[1]))
+    folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=config.tokenizer.joint))
     print(f"written to {folder.shortlist_file}; use it with search.shortlist=20")
 
 

@@ -53,7 +53,7 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
     asked: deque[tuple[int, Line]] = deque()  # with their numbers
     with open_input(config.input) as file, progress(config) as bar:
         again = config.input is not None and Path(config.input).is_file()  # it can be read again, unlike a pipe
-        output = Output(config.output, shaping(config, job) if again else None)
+        output = Output(config.output, shaping(config, job) if again else None, read=[config.input])
         if output.done:
             tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
 
@@ -119,7 +119,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
         pairs = itertools.zip_longest(
             itertools.chain.from_iterable(read_lines(file, config.input)),
             itertools.chain.from_iterable(read_lines(given, config.translations)))
-        with Output(config.output).opened() as output:
+        with Output(config.output, read=[config.input, config.translations]).opened() as output:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
                 texts = [(text_of(line.request.text), text_of(target)) for line, (_, target) in zip(lines, chunk, strict=False)]
@@ -143,8 +143,8 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
 def text_of(line: str | bytes | None) -> str | None:
     """A line's text; None where it is not UTF-8."""
     try:
-        return line.decode() if isinstance(line, bytes) else line
-    except UnicodeDecodeError:
+        return line.decode() if isinstance(line, bytes) else line and line.encode().decode()
+    except UnicodeError:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
         return None
 
 

@@ -125,6 +125,7 @@ TRANSLATE = {
     "no beam": ("run={run} search.beam_size=0", "search.beam_size"),
     "more than the beam": ("run={run} search.n_best=9", "search.n_best"),
     "output is a folder": ("run={run} output={bad}", "output"),
+    "output is the input": ("run={run} input={bad}/utf8.en output={bad}/utf8.en", "output"),
     "full disk": ("run={run} output=/dev/full", "No space left"),
 }
 

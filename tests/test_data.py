@@ -170,6 +170,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "blank.jsonl").write_text("\n\n")
     (folder / "header.tsv").write_text("en\tde\n")
     (folder / "ragged.csv").write_text("en,de\na,b\nc,d,e\n")
+    (folder / "scored.tsv").write_text("en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30)
     (folder / "numbers.jsonl").write_text('{"en": 1, "de": 2}\n' * 30)
     (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
     (folder / "blank.tsv").write_text("en\tde\n" + "a\t \n" * 30)
@@ -201,6 +202,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "blank lines": ({"train": "blank.jsonl"}, ["blank.jsonl", "no rows"]),
     "only a header": ({"train": "header.tsv"}, ["header.tsv", "no rows"]),
     "a cell too many": ({"train": "ragged.csv"}, ["ragged.csv", "line 3"]),
+    "a column without a name": ({"train": "scored.tsv"}, ["scored.tsv", "more cells than its header"]),
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
     "only numbers": ({"train": "numbers.jsonl"}, ["too few"]),

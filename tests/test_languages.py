@@ -127,9 +127,18 @@ def test_no_or_no_known_language_is_refused_and_an_empty_text_is_empty(several, 
     translator = Translator(several)
     for text in ("She sees two houses.", ">>fr<< She sees two houses."):
         assert ">>de<<" in translator.translate([text])[0].refused
-    assert translator.translate([">>de<< ", ""])[0].refused == ""
+    for empty in translator.translate([">>de<< ", "", ">>de<< \u200b"]):  # the last is a space without width
+        assert (empty.refused, empty.text) == ("", "")
     assert "one of" in translator.translate(["A."], search_config(language="fr"))[0].refused
     assert "search.language" in Translator(trained_folder).translate(["A."], search_config(language="de"))[0].refused
+
+
+def test_terms_that_the_vocabulary_lacks_are_refused_by_line(several, tmp_path):
+    (tmp_path / "terms.tsv").write_text("houses\t東京\n", encoding="utf-8")
+    refused, fine = Translator(several).translate(
+        [">>de<< She sees two houses.", ">>de<< She sees two trees."], search_config(terminology=str(tmp_path / "terms.tsv")))
+    assert "'東京' holds characters that the vocabulary lacks" in refused.refused
+    assert fine.hypotheses
 
 
 def test_details_see_the_tag_too(several):
@@ -170,9 +179,11 @@ def test_a_direction_is_scored_alone(several, single, script):
     result = script("evaluate", f"run={several}", "source=en", "target=up", f"against={single}", "device=cpu")
     assert result.returncode == 0, result.stderr.decode()
     assert b"paired bootstrap" in result.stdout
-    for run, tag in (several, tag_of("up")), (single, ""):
-        assert (run / "evaluation-test-en-up" / "source.txt").read_text() == f"{tag}{ROWS[0]['en']}\n"
-        assert (run / "evaluation-test-en-up" / "reference.txt").read_text() == f"{ROWS[0]['up']}\n"
+    for of, tag in ("", tag_of("up")), ("-of-single", ""):
+        folder = several / f"evaluation-test-en-up{of}"
+        assert (folder / "source.txt").read_text() == f"{tag}{ROWS[0]['en']}\n"
+        assert (folder / "reference.txt").read_text() == f"{ROWS[0]['up']}\n"
+    assert not (single / "evaluation-test-en-up").exists()
     assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
 
 

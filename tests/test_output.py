@@ -54,6 +54,15 @@ def test_cut_anywhere_and_gone_on_with_it_is_the_whole(tmp_path_factory, name, d
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
+def test_an_output_by_a_link_leaves_the_link(tmp_path):
+    (tmp_path / "latest.txt").symlink_to(tmp_path / "out.txt")
+    write(str(tmp_path / "latest.txt"), LINES[:5], die=True)
+    assert (tmp_path / "out.txt.partial").is_file()
+    write(str(tmp_path / "latest.txt"), LINES)
+    assert (tmp_path / "latest.txt").is_symlink()
+    assert content(tmp_path / "out.txt") == b"".join(LINES)
+
+
 def test_what_another_job_began_is_not_overwritten(tmp_path):
     path = tmp_path / "out.txt"
     write(str(path), LINES[:1], die=True)

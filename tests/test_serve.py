@@ -227,6 +227,9 @@ def test_forms_and_addresses_bring_fields_too(server):
     form = "application/x-www-form-urlencoded"
     assert server.post("/translate", encoded.encode(), form) == expected
     assert server.post(f"/translate?{encoded}", b"", form) == expected
+    several = urllib.parse.urlencode([("q", text) for text in TEXTS[:2]] + [("source", "en"), ("target", "de")])
+    assert server.post("/translate", several.encode(), form) == server.post(
+        "/translate", {"q": TEXTS[:2], "source": "en", "target": "de"})
     parts = "".join(
         f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in urllib.parse.parse_qsl(encoded)) + "--x--\r\n"

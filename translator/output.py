@@ -6,7 +6,7 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -23,16 +23,19 @@ class Output:
     the job and, a line each, the numbers of the lines that were refused.
     """
 
-    def __init__(self, name: str | None, job: Mapping[str, Any] | None = None) -> None:
-        """UserError where another job's unfinished file is in the way."""
+    def __init__(self, name: str | None, job: Mapping[str, Any] | None = None, *, read: Sequence[str | None] = ()) -> None:
+        """`read`: the files that the lines are made of. UserError for one of them, and for another job's unfinished file."""
         self.name = name
         self.job = job
-        self.path = Path(name) if name is not None and not _is_device(name) else None
-        self.partial, self.about = Path(f"{name}.partial"), Path(f"{name}.partial.job")
+        # Where a link leads, so that it stays a link.
+        self.path = Path(name).resolve() if name is not None and not _is_device(name) else None
+        self.partial, self.about = Path(f"{self.path}.partial"), Path(f"{self.path}.partial.job")
         self.done = 0  # lines that an earlier process has written
         self.refused = 0  # of all lines
         if self.path is None:
             return
+        if any(other is not None and self.path == Path(other).resolve() for other in read):
+            raise UserError(f"output={name}: is what is read; name another file")
         if self.path.is_dir():
             raise UserError(f"output={name}: is a folder; name a file")
         self._lock = FileLock(f"{self.partial}.lock")
@@ -74,7 +77,7 @@ class Output:
             self.about.unlink(missing_ok=True)
         if self.job is not None and not self.about.is_file():
             aside = self.about.with_name(f"{self.about.name}.new")
-            aside.write_text(json.dumps(self.job, ensure_ascii=False) + "\n", encoding="utf-8")
+            aside.write_text(json.dumps(self.job) + "\n", encoding="utf-8")
             aside.rename(self.about)
         with _opened(self.partial, "ab" if self.done else "wb") as file:
             yield file

@@ -35,6 +35,8 @@ SPLITS = ("train", "validation", "test")
 TABLE = {"keep_default_na": False}
 # What `save_to_disk` leaves beside the data: of a dataset with splits, of one without.
 SAVED = ("dataset_dict.json", "state.json")
+# How the name of a column begins that pandas makes of a table's first cells where its rows have more than its header.
+UNNAMED = "__index_level_"
 READERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".json": ("json", {}), ".jsonl": ("json", {}), ".parquet": ("parquet", {}),
     ".csv": ("csv", TABLE), ".tsv": ("csv", TABLE | {"sep": "\t", "quoting": 3}),
@@ -278,6 +280,9 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
 
     Of more languages, every row in all directions, with the tag of the one wanted before each source if there is a choice.
     """
+    table = config.path is None and where.removesuffix(".gz").endswith((".csv", ".tsv"))
+    if table and any(name.startswith(UNNAMED) for name in rows.column_names):
+        raise UserError(f"{where}: its rows have more cells than its header; name every column there")
     names = list(dict.fromkeys(itertools.chain(*config.directions)))
     columns = {name: name for name in names}
     if "translation" in rows.column_names and not set(names) <= set(rows.column_names):

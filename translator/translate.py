@@ -172,16 +172,21 @@ class Translator:
         [ids] = self.source_tokenizer.encode([tag + text])
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
             sentences = split_sentences(text)
+        if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
+            return [Unit([EOS_ID], "", [], ())]
         terminology = self._terminology(options.terminology or "")
         prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1]
         units = []
         for number, sentence in enumerate(sentences):
             ids = self.source_tokenizer.encode([tag + sentence])[0] if len(sentences) > 1 else ids
+            terms = terminology.required(sentence)
+            if trouble := self._trouble(terms, "", options):
+                return f"{trouble}; not translated"
             if len(ids) > options.max_source_tokens:
                 return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
             units.append(Unit(
                 ids, sentence, self.target_tokenizer.tag_ids if number else prefix_ids,
-                (*required, *terminology.required(sentence))))
+                (*required, *terms)))
             demanded = len(units[-1].prefix) + sum(map(len, self.target_tokenizer.encode_phrases(units[-1].required)))
             if self.positions is not None and demanded >= self.positions:
                 return f"its prefix and phrases have more than model.max_positions={self.positions} tokens; not translated"

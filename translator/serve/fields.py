@@ -80,4 +80,9 @@ async def read_fields(request: Request, form: type[Fields], max_bytes: int) -> F
 async def _values(request: Request, max_bytes: int) -> Any:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
         return await request.json()
-    return dict(request.query_params) | dict(await request.form(max_part_size=max_bytes))
+    values: dict[str, Any] = {}
+    for given in (request.query_params, await request.form(max_part_size=max_bytes)):
+        values |= dict(given)
+        if len(texts := given.getlist("q")) > 1:
+            values["q"] = texts
+    return values

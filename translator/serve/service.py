@@ -107,7 +107,12 @@ class Service:
                 Kind(source, target, n_best, explained), [text for text, s in zip(texts, sources, strict=True) if s == source])
 
         groups = dict.fromkeys(sources)
-        answers = dict(zip(groups, map(iter, await asyncio.gather(*map(of_source, groups))), strict=True))
+        tasks = [asyncio.create_task(of_source(source)) for source in groups]
+        try:
+            answers = dict(zip(groups, map(iter, await asyncio.gather(*tasks)), strict=True))
+        finally:
+            for task in tasks:  # where one has failed, nobody waits for the others
+                task.cancel()
         return [next(answers[source]) for source in sources]
 
     async def _translate(self, kind: Kind, texts: list[str]) -> list[list[list[Answer]]]:

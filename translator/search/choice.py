@@ -14,8 +14,8 @@ from torch import Tensor
 from translator.config import SearchConfig
 from translator.tokenizer import EOS_ID, PAD_ID
 
-# Numbers whose largest is found first, on the way to the largest of all, and fewest numbers in all where that way pays.
-CHUNK, MANY = 64, 1 << 16
+# Numbers whose largest is found first, on the way to the largest of all.
+CHUNK = 64
 
 
 class Candidates(NamedTuple):
@@ -116,7 +116,7 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     size = values.size(-1)
     whole = size - size % CHUNK
-    if values.device.type != "cpu" or values.numel() < MANY or whole // CHUNK < 2 * k:
+    if values.device.type != "cpu" or whole // CHUNK < 2 * k:
         best, index = values.topk(k)
         return best, index
     chunks = values[..., :whole].unflatten(-1, (-1, CHUNK))

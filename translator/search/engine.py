@@ -176,14 +176,12 @@ class _Beams:
         self.state.reorder(parents)
         history = self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.size(2)))
         ends = tokens == EOS_ID
-        any_ends = ends.device.type != "cpu" or bool(ends.any())  # to look would make a GPU wait
-        if any_ends:
-            self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
+        self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
         self.scores = totals.masked_fill(ends, -torch.inf)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
         if self.config.places_stay:
             self._keep_best()
-        elif any_ends:
+        else:
             self.places = self.places - (ends & totals.isfinite()).unflatten(1, (self.config.groups, -1)).sum(dim=2)
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()

@@ -392,7 +392,9 @@ POSITIVE = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 WORDED = {
     "data": {"path": ANY_TEXT, "folder": ANY_TEXT, "train": ANY_TEXT.filter(bool), "test": st.lists(ANY_TEXT, max_size=3)},
     "optim": {"lr": POSITIVE, "eps": POSITIVE, "warmup_updates": st.integers(0, 2**31 - 1)},
-    "search": {"prefix": ANY_TEXT, "required": st.lists(ANY_TEXT, max_size=3), "banned": st.lists(ANY_TEXT, max_size=3)}}
+    "search": {
+        "prefix": ANY_TEXT, "required": st.lists(ANY_TEXT, max_size=3),
+        "banned": st.lists(ANY_TEXT.filter(str.strip), max_size=3)}}
 
 
 @share(60)

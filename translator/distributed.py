@@ -171,6 +171,7 @@ def held_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether each process holds a part of it: an attribute tells without importing the class."""
     return hasattr(tensor, "placements")
 
 

@@ -26,6 +26,13 @@ def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[in
     return [v["update"] for v in ordered[: train.average_count]]
 
 
+def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
+    """The updates whose weights the end of a training may ask for, now or gone on with from the checkpoint before this one."""
+    return [
+        update for known in (validations, validations[:-1])  # as each of the two knows them
+        for update in (*to_average(known, train), *(best["update"] for best in ranked(known, train)[:1]))]
+
+
 def out_of_patience(validations: Sequence[Validation], train: TrainConfig) -> bool:
     """Whether the last `train.patience` validations brought no better metric."""
     if train.patience is None or not validations:

@@ -30,7 +30,7 @@ from translator.interruption import Interrupted, Interruption
 from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
-from translator.selection import Validation, out_of_patience, ranked, to_average
+from translator.selection import Validation, out_of_patience, ranked, to_average, to_keep
 from translator.state import Outcome, TrainingState, Unlogged, outcome_of, state_of
 from translator.stream import WindowSource
 from translator.tracking import Tracker
@@ -172,11 +172,7 @@ class Trainer:
         batches = self._next_batches()
         state.update += 1
         step = self.updater.step(batches, learning_rate(config.optim, state.update, self._fraction()))
-        if math.isfinite(step.gradient_norm):
-            self._unlogged.add(
-                tokens=step.tokens, seconds=time.perf_counter() - started, loss=step.loss, nll=step.nll,
-                padding=sum(batch.padding for batch in batches) / len(batches))
-        else:
+        if not (taken := math.isfinite(step.gradient_norm)):
             self._skip(step)
         if self.average is not None:
             self.average.update(self.updater.model, state.update)
@@ -184,6 +180,10 @@ class Trainer:
         state.seconds = time.monotonic() - self._started
         if state.update % GIVE_BACK_EVERY == 0:
             give_back_freed_memory()
+        if taken:
+            self._unlogged.add(
+                tokens=step.tokens, seconds=time.perf_counter() - started, loss=step.loss, nll=step.nll,
+                padding=sum(batch.padding for batch in batches) / len(batches))
         if state.update % config.train.log_every == 0:
             self._log(step)
 
@@ -333,10 +333,7 @@ class Trainer:
             return
         self.state.recorded = self._tracker.flush()
         self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
-        needed: list[int] = []
-        for known in (self.state.validations, self.state.validations[:-1]):  # as the checkpoint before this one knows them
-            needed += to_average(known, self.config.train) + [v["update"] for v in ranked(known, self.config.train)[:1]]
-        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=needed)
+        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=to_keep(self.state.validations, self.config.train))
 
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""

@@ -85,7 +85,7 @@ async function translate() {
     if (mine.signal.aborted) return;
     if (response.status === 503) timer = setTimeout(translate, 1000 * response.headers.get("Retry-After"));
     if (!response.ok) throw new Error(answer.error);
-    lines.forEach((line, number) => 
+    lines.forEach((line, number) =>
       known.set(line, answer.texts[0][number].filter(sentence => sentence.translations.length)));
     if (answer.detectedLanguage) source.selectedOptions[0].textContent = `Detected: ${nameOf(answer.detectedLanguage[0].language)}`;
     fail("");

@@ -99,7 +99,10 @@ def draw_attention(
         axes = grid[number // columns][number % columns]
         image = axes.imshow(weights.float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_xticks(range(len(source)), source, rotation=90, **how)
-        axes.set_yticks(range(len(target)), target if number % columns == 0 else [""] * len(target), **how)
+        if number % columns == 0:
+            axes.set_yticks(range(len(target)), target, **how)
+        else:
+            axes.set_yticks([])
         axes.set_title(name, fontsize=LABEL_SIZE + 1)
     bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
     bar.ax.tick_params(labelsize=LABEL_SIZE)

@@ -1,0 +1,58 @@
+"""Scripts run in forks of a process that has imported what they import: a fresh interpreter takes seconds for that."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest import mock
+
+# Scripts that between them import all that the others do.
+PRELOADED = ("train", "translate", "evaluate")
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+class Forks:
+    """Runs scripts, with the environment that it was made in but for variables that are read as scripts run."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["tests.preloaded"])
+        with mock.patch.dict(os.environ, environment, clear=True):
+            forkserver.ensure_running()
+
+    def run(
+        self, name: str, options: Sequence[str], stdin: bytes, timeout: float, environment: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[bytes]:
+        """As `subprocess.run` would `python scripts/name.py options`, in the root of the project."""
+        with tempfile.TemporaryDirectory() as folder:
+            streams = [Path(folder, stream) for stream in ("stdin", "stdout", "stderr")]
+            for stream, content in zip(streams, (stdin, b"", b""), strict=True):
+                stream.write_bytes(content)
+            process = self.context.Process(target=_run, args=(SCRIPTS / f"{name}.py", options, streams, environment))
+            process.start()
+            process.join(timeout)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+                raise subprocess.TimeoutExpired([name, *options], timeout, *(stream.read_bytes() for stream in streams[1:]))
+            return subprocess.CompletedProcess(
+                [name, *options], process.exitcode, *(stream.read_bytes() for stream in streams[1:]))
+
+
+def _run(script: Path, options: Sequence[str], streams: Sequence[Path], environment: Mapping[str, str]) -> None:
+    for descriptor, stream in enumerate(streams):
+        opened = os.open(stream, os.O_RDWR | os.O_APPEND)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdin = os.fdopen(0, closefd=False)
+    os.chdir(SCRIPTS.parent)
+    os.environ.update(environment)
+    sys.argv = [str(script), *options]
+    runpy.run_path(str(script), run_name="__main__")

@@ -1,4 +1,4 @@
-# Every target makes what it needs on first use: .venv with the tested versions; scripts fetch the default data when they need it.
+# Every target makes what it needs on first use: .venv with the tested versions; trainings fetch the default data when they need it.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready

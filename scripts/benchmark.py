@@ -1,4 +1,4 @@
-"""Measure speed: `python scripts/benchmark.py data=multi30k model=small`. Overrides are those of scripts/train.py.
+"""Measure speed: `python scripts/benchmark.py data=multi30k model=small`. Overrides are scripts/train.py's, but for init.
 
 With --run RUN, decoding with that run is measured instead. With --compare BEFORE AFTER, two reports are set side by side.
 """
@@ -21,6 +21,7 @@ from translator.benchmark import (
     load_report,
     measure_decoding,
     measure_training,
+    require_fresh,
 )
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder
@@ -59,6 +60,7 @@ def main() -> None:
     tune_cpu()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
+    require_fresh(config)
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
@@ -74,7 +76,7 @@ def main() -> None:
 def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
     """The figures of training a fresh model as `config` says."""
     fetch_default(config.data.path)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
     model = new_model(config, corpus).to(device)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)

@@ -1,4 +1,4 @@
-"""Measure how cost grows: `python scripts/growth.py length vocabulary model=small`. Overrides are those of scripts/train.py.
+"""Measure how cost grows: `python scripts/growth.py length vocabulary model=small`. Overrides are scripts/train.py's.
 
 Tables in Markdown on stdout. Where none is named it makes all; the corpora take by far the longest.
 """
@@ -11,12 +11,13 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 
 from translator import corpus_growth, growth
-from translator.benchmark import describe_machine
+from translator.benchmark import describe_machine, require_fresh
 from translator.building import from_hydra
 from translator.config import RunConfig
 from translator.console import say
 from translator.device import resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
+from translator.tatoeba import fetch_default
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 TABLES = growth.TABLES | corpus_growth.TABLES
@@ -32,10 +33,14 @@ def main() -> None:
             raise UserError(f"{word}: no such table; there are {', '.join(TABLES)}")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = from_hydra(RunConfig, compose("train", [*overrides, "name=growth"]))
+    require_fresh(config)
     device = resolve_device(config.device)
     machine = describe_machine(device, resolve_precision(config.precision, device))
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    for name in [word for word in words if word in TABLES] or TABLES:
+    tables = [word for word in words if word in TABLES] or list(TABLES)
+    if set(tables) & set(corpus_growth.TABLES):
+        fetch_default(config.data.path)
+    for name in tables:
         say(f"measuring how cost grows with {name}")
         for number, row in enumerate(TABLES[name](config)):
             if number == 0:

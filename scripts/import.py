@@ -28,7 +28,7 @@ def main(composed: DictConfig) -> None:
     config = from_hydra(RunConfig, composed)
     assert config.init is not None
     folder = RunFolder(Path(config.runs) / config.name)
-    if folder.config_file.is_file():
+    if folder.has_begun():
         raise UserError(f"{folder.path}: there is a run already; choose another name=")
     pretrained = load_pretrained(config.init, config)
     config = adopt(config, pretrained, named)

@@ -25,7 +25,7 @@ def main(composed: DictConfig) -> None:
             f"{run}: its data_report.json has no training data, as that of an imported model; fine-tune it with init= first")
     of_its_own = config.init is None  # then the cache has what its training read
     corpus = prepare(
-        config.data, config.tokenizer, max_tokens=config.train.max_tokens, tokenizers=None if of_its_own else tokenizers)
+        config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if of_its_own else tokenizers)
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
     folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=config.tokenizer.joint))

@@ -33,6 +33,7 @@ from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
 from translator.trainer import Trainer, new_model
 from translator.translate import Translator
+from translator.translation import Request
 from translator.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
@@ -60,7 +61,7 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
     device = resolve_device(config.device)
     pretrained = None
     if config.init is not None:  # once begun, a run has all it needs in its own folder
-        pretrained = load_pretrained(str(folder.path) if folder.config_file.is_file() else config.init, config)
+        pretrained = load_pretrained(str(folder.path) if folder.has_begun() else config.init, config)
         config = adopt(config, pretrained, named)
         say(f"start      the model and the vocabulary of {pretrained.source}")
     config = decide(lambda: settle(config, folder, device))
@@ -68,7 +69,7 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
     tokenizers = None if pretrained is None else pretrained.tokenizers
     if config.train.batch_tokens == "auto":
         config = with_fitting_batches(config, device, tokenizers)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens, tokenizers=tokenizers)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=tokenizers)
     say(describe(corpus.report))
     train(config, folder, corpus, device, pretrained)
 
@@ -80,14 +81,15 @@ def train(
     if size() > config.train.batches_of_update:
         say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
     weights = None if pretrained is None else pretrained.weights
-    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report, weights))
     model = new_model(config, corpus)
+    translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
+    require_search(translator, corpus)
+    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report, weights))
     if weights is not None:
         load_into(model, weights, folder.model_file)
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
     model = model.to(device)
     precision = resolve_precision(config.precision, device)
-    translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
     greedy = config.search.plain(config.train.validation_beam)
     trainer = Trainer(
         config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
@@ -104,11 +106,21 @@ def train(
         report(outcome, translator, corpus, config, folder)
 
 
+def require_search(translator: Translator, corpus: Corpus) -> None:
+    """Find out before training whether validation and test can be translated as asked; UserError where they cannot at all."""
+    sources = list(corpus.validation["source"])
+    plans = [translator.plan(Request(source), translator.search) for source in sources]
+    if refusals := [plan for plan in plans if isinstance(plan, str)]:
+        if len(refusals) == len(sources):
+            raise UserError(f"no sentence of validation can be translated: {refusals[0]}")
+        say(f"warning: {len(refusals):,} of {len(sources):,} sentences of validation count as wrong, the first: {refusals[0]}")
+
+
 def with_fitting_batches(
     config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None
 ) -> RunConfig:
     """The options with the number of tokens a batch that train.batch_tokens=auto comes to."""
-    corpus = prepare(config.data, config.tokenizer, max_tokens=MOST, tokenizers=tokenizers)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
     model = new_model(config, corpus).to(device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
     say(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
@@ -117,7 +129,9 @@ def with_fitting_batches(
 
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
-    if not folder.config_file.is_file():
+    if not folder.has_begun():
+        if folder.config_file.is_file():
+            folder.load_config()  # or it is another program's
         train = dataclasses.replace(config.train, accumulation=config.train.accumulation or size())
         return dataclasses.replace(
             config, train=train, precision=name_of_precision(resolve_precision(config.precision, device)))
@@ -148,16 +162,17 @@ def say_plan(
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     per_epoch = trainer.updates_per_epoch
     seconds = trainer.time_update()
-    left = [  # updates, by each limit there is
-        limit - spent for limit, spent in (
-            (train.max_updates, done.update), (train.max_epochs and train.max_epochs * per_epoch, done.update),
-            (train.max_minutes and train.max_minutes * 60 / seconds, done.seconds / seconds)) if limit]
-    updates = max(0, round(min(left)))
+    by_count = [  # updates that are left, by each limit there is
+        limit - done.update for limit in (train.max_updates, train.max_epochs and train.max_epochs * per_epoch) if limit]
+    by_clock = [(train.max_minutes * 60 - done.seconds) / seconds] if train.max_minutes else []
+    nearest = min(by_count + by_clock)
+    updates = max(0, round(nearest))
+    validations = "the validations among them" if nearest in by_clock else "and the validations"
     say(f"model      {parameters:,} parameters on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} updates {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
         f"plan       about {updates:,} updates, {updates / per_epoch:.1f} {trainer.unit}s, in {updates * seconds / 60:.0f} "
-        f"minutes at {seconds:.2f} s an update, and the validations")
+        f"minutes at {seconds:.2f} s an update, {validations}")
     if done.update:
         say(f"resuming   from update {done.update:,}")
 

@@ -118,7 +118,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
         translator = job.load()
         pairs = itertools.zip_longest(
             itertools.chain.from_iterable(read_lines(file, config.input)),
-            itertools.chain.from_iterable(read_lines(given, config.translations)))
+            itertools.chain.from_iterable(read_lines(given, config.translations, "translations")))
         with Output(config.output, read=[config.input, config.translations]).opened() as output:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]

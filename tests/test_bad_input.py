@@ -24,6 +24,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad")
     write_pairs(folder / "good.tsv", PAIRS)
     write_pairs(folder / "few.tsv", PAIRS[:3])
+    write_pairs(folder / "longer.tsv", [("A tree.", "Ein Baum."), (" ".join(["trees"] * 30), " ".join(["Bäume"] * 30))])
     write_pairs(folder / "long.tsv", [("a" * 100_000, "b" * 100_000)] * 3 + [("c" * 100_000, "d" * 100_000)] * 30)
     write_pairs(folder / "blank.tsv", [("", "x"), (" ", "y")] * 20)
     write_pairs(folder / "header.tsv", [])
@@ -56,6 +57,9 @@ TRAIN = {
     "unknown format": ("data.train={bad}/pairs.xlsx", ".parquet"),
     "invalid UTF-8": ("data.train=[{bad}/latin.en,{bad}/utf8.de]", "latin.en:1"),
     "unequal files": ("data.train=[{bad}/utf8.en,{bad}/short.de]", "39"),
+    "a third file": ("data.train={bad}/good.tsv data.test=[{bad}/utf8.en,{bad}/utf8.de,{bad}/utf8.en]", "data.test="),
+    "a search that refuses all": ("data.train={bad}/good.tsv search.language=de", "search.language"),
+    "terms that are not there": ("data.train={bad}/good.tsv search.terminology=nowhere.tsv", "nowhere.tsv"),
     "truncated gzip": ("data.train={bad}/cut.tsv.gz", "cut.tsv.gz"),
     "lines of 100,000 characters": ("data.train={bad}/long.tsv", "too"),
     "no text": ("data.train={bad}/blank.tsv", "data.train"),
@@ -69,7 +73,7 @@ TRAIN = {
     "wrong type": ("data.train={bad}/good.tsv train.batch_tokens=lots", "train.batch_tokens"),
     "no such preset": ("data.train={bad}/good.tsv model=huge", "tiny"),
     "no equals sign": ("data.train={bad}/good.tsv model.d_model", "model.d_model"),
-    "batches too small": ("data.train={bad}/good.tsv train.batch_tokens=2", "train.batch_tokens=2"),
+    "batches too small": ("data.train={bad}/good.tsv train.batch_tokens=2", "raise train.batch_tokens"),
     "folder of something else": ("data.train={bad}/good.tsv runs={bad} name=notarun", "notarun"),
     "no folder can be made": ("data.train={bad}/good.tsv runs=/dev/null", "/dev/null"),
 }
@@ -97,6 +101,19 @@ def test_a_run_goes_on_with_its_own_options_or_not_at_all(script, bad, tmp_path)
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     assert_user_error(script("train", *base, "model.d_ff=48"), "model.d_ff=48", "32", "name=")
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_a_start_that_failed_binds_to_nothing(script, bad, tmp_path):
+    """What the message advises can be done under the same name: nothing has been learned yet."""
+    base = [
+        "data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT,
+        f"data.validation={bad}/longer.tsv", "model.positions=learned"]
+    assert_user_error(script("train", *base, "model.max_positions=40"), "model.max_positions")
+    assert (tmp_path / "run" / "tokenizer.model").exists()
+    others = ["model.max_positions=400", "model.tied=none", "tokenizer.joint=false", "tokenizer.vocab_size=290"]
+    again = script("train", *base, *others)
+    assert again.returncode == 0, again.stderr
+    assert script("translate", f"run={tmp_path}/run", stdin=b"She sees two trees.\n").returncode == 0
 
 
 EVALUATE = {

@@ -151,6 +151,14 @@ def test_collated_sentences_can_be_read_back(pairs):
     assert 0 <= batch.padding < 1
 
 
+def test_a_sampled_segmentation_keeps_to_the_longest(tokenizer):
+    dataset = tokenised(tokenizer)
+    longest = max(max(dataset["source_length"]), max(dataset["target_length"]))
+    source = BatchSource(dataset, (tokenizer, tokenizer), max_tokens=300, seed=1, longest=longest, sampling=0.1)
+    batches = [source.batch(0, number) for number in range(len(source.plan(0)))]
+    assert max(max(batch.source.size(1), batch.target_out.size(1)) for batch in batches) == longest
+
+
 def test_sampling_is_a_function_of_seed_and_epoch(tokenizer):
     def rows(seed: int, epoch: int) -> set[tuple[int, ...]]:
         source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=seed, sampling=0.1)

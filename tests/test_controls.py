@@ -151,6 +151,9 @@ def test_a_broken_terminology_is_named_by_line(tmp_path):
     (tmp_path / "terms.tsv").write_text("a\tb\nno tab here\n")
     with pytest.raises(UserError, match=r"terms\.tsv, line 2: expected a source term"):
         Terminology.load(tmp_path / "terms.tsv")
+    (tmp_path / "terms.tsv").write_text("bank\tBank\nbank\tBank\nriver\tFluss\nbank\tUfer\n")
+    with pytest.raises(UserError, match=r"terms\.tsv, line 4: bank stands above already, as Bank"):
+        Terminology.load(tmp_path / "terms.tsv")
     with pytest.raises(UserError, match="nowhere"):
         Terminology.load(tmp_path / "nowhere.tsv")
 

@@ -27,9 +27,9 @@ from translator import data
 from translator.building import build
 from translator.cleaning import EXAMPLES, same_sentence
 from translator.config import DataConfig
-from translator.data import Corpus, describe, load_split, prepare
+from translator.data import TOO_LONG, Corpus, describe, load_split, prepare
 from translator.errors import UserError
-from translator.sources import SPLITS, read
+from translator.sources import SPLITS, hub_id, read
 from translator.tokenizer import EOS_ID
 
 TRICKY = [
@@ -235,6 +235,13 @@ def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, case):
     assert not [path for path in (tmp_path / "cache").glob("*") if path.name[0] != "."]
 
 
+def test_a_folder_that_has_gone_is_no_id_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpora" / "mine").mkdir(parents=True)
+    assert [hub_id(path) for path in ("someone/dataset", "dataset")] == ["someone/dataset", "dataset"]
+    assert not any(map(hub_id, ("corpora/mine", "data/tatoeba", "./mine", "../a/b", "~/mine", str(tmp_path / "gone"), "a/b/c")))
+
+
 def test_a_saved_dataset_names_its_splits(tmp_path):
     datasets.DatasetDict({"train": datasets.Dataset.from_list(flat_rows(PAIRS))}).save_to_disk(tmp_path / "saved")
     with pytest.raises(UserError, match=r"dev.*train"):
@@ -310,12 +317,19 @@ def test_pairs_too_long_for_a_batch_are_dropped_from_train_alone(tmp_path):
     options = config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held, max_characters=1000)
     corpus = prepare(options, tokenizer_config(), max_tokens=30)
     counts = corpus.report["splits"]["train"]
-    assert counts["dropped"] == {"more tokens than train.batch_tokens": 1}
-    assert counts["examples"]["more tokens than train.batch_tokens"] == [list(long)]
+    assert counts["dropped"] == {TOO_LONG: 1}
+    assert counts["examples"][TOO_LONG] == [list(long)]
     assert len(corpus.train) == counts["kept"] == len(PAIRS)
     assert len(corpus.test) == 1
-    with pytest.raises(UserError, match="train.batch_tokens=2"):
+    with pytest.raises(UserError, match=r"more than 2 tokens: raise train.batch_tokens"):
         prepare(options, tokenizer_config(), max_tokens=2)
+
+
+def test_a_pair_without_positions_is_as_much_too_long():
+    learned = ["model.positions=learned", "model.max_positions=20"]
+    assert run_config(*learned, "train.batch_tokens=300").longest_pair() == 20
+    assert run_config(*learned, "train.batch_tokens=15").longest_pair() == 15
+    assert run_config("model.max_positions=20", "train.batch_tokens=300").longest_pair() == 300
 
 
 def test_what_is_unknown_to_the_tokenizer_is_said(tmp_path):
@@ -418,6 +432,15 @@ def test_a_second_start_takes_all_from_the_cache(tmp_path, monkeypatch):
         assert pairs_of(load_split(config(tmp_path / "cache", **options), split)) == pairs_of(getattr(fresh, split))
     assert again.report == fresh.report
     assert again.source_tokenizer.model == fresh.source_tokenizer.model
+
+
+def test_a_cache_within_the_data_is_no_part_of_them(tmp_path, monkeypatch):
+    write_pairs(tmp_path / "train.tsv", PAIRS)
+    options = {"path": str(tmp_path), "train": "train"}
+    prepared(tmp_path / "cache", **options)
+    done = count_work(monkeypatch)
+    prepared(tmp_path / "cache", **options)
+    assert not done
 
 
 DATA_CHANGES = [

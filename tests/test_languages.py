@@ -47,11 +47,13 @@ def test_many_to_one_needs_no_tags(tmp_path):
     assert pairs == [(row[language], row["de"]) for row in ROWS for language in ("en", "up")]
 
 
-def test_a_language_that_a_row_lacks_is_counted_not_spelled(tmp_path):
-    rows = [*ROWS, {"en": "A bird.", "de": None, "up": "A BIRD."}]
+@pytest.mark.parametrize(("lacking", "cause"), [
+    (None, "missing or not text"), ("", "empty"), (" ", "empty"), ("\u200b", "empty")])
+def test_a_language_that_a_row_lacks_is_counted_not_spelled(tmp_path, lacking, cause):
+    rows = [*ROWS, {"en": "A bird.", "de": lacking, "up": "A BIRD."}]
     report = prepared(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", rows)), **ALL).report["splits"]["train"]
-    assert report["dropped"]["missing or not text"] == 4
-    assert not any("None" in str(example) for example in report["examples"]["missing or not text"][0][:1])
+    assert report["dropped"][cause] == 4
+    assert not any("None" in str(example) for example in report["examples"][cause][0][:1])
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -63,7 +63,7 @@ def corpus_of(config: RunConfig) -> Corpus:
 
 
 def source_of(config: RunConfig, corpus: Corpus, *, sampling: float = 0.0) -> WindowSource:
-    return WindowSource(config.data, corpus, max_tokens=150, seed=1, sampling=sampling, timeout_minutes=1)
+    return WindowSource(config.data, corpus, max_tokens=150, longest=150, seed=1, sampling=sampling, timeout_minutes=1)
 
 
 def targets(source: WindowSource, window: int) -> list[list[list[int]]]:
@@ -226,3 +226,29 @@ def test_a_stream_that_breaks_off_is_told_where_it_breaks(tmp_path):
     config = config_of(tmp_path, str(tmp_path / "train.jsonl"))
     with pytest.raises(UserError, match=r"train\.jsonl"):
         source_of(config, corpus_of(config)).plan(1)
+
+
+def test_what_is_not_utf_8_is_told_where_it_comes(tmp_path):
+    rows = [json.dumps({"en": s, "de": t}).encode() + b"\n" for s, t in TRAIN]
+    rows[WINDOW + 3] = b'{"en": "a caf\xe9", "de": "b"}\n'
+    (tmp_path / "train.jsonl").write_bytes(b"".join(rows))
+    config = config_of(tmp_path, str(tmp_path / "train.jsonl"))
+    with pytest.raises(UserError, match=r"train\.jsonl"):
+        source_of(config, corpus_of(config)).plan(1)
+
+
+def test_passes_before_the_one_that_is_gone_back_to_are_not_read(tmp_path, monkeypatch):
+    passes = []
+    monkeypatch.setattr(sources, "_tables", lambda *args, tables=sources._tables: passes.append(1) or tables(*args))
+    config = config_of(tmp_path, as_tsv(tmp_path)).data
+    a_pass = -(-len(TRAIN) // WINDOW)
+    far = next(sources.windows(config, 1000 * a_pass + 1))
+    assert far.to_dict() == next(sources.windows(config, 1)).to_dict()
+    assert len(passes) == 3
+
+
+def test_files_of_unequal_length_are_told_before_any_of_it_is_used(tmp_path):
+    train = as_two_files(tmp_path)
+    (tmp_path / "train.de").write_text("\n".join(target for number, (_, target) in enumerate(TRAIN) if number != 70) + "\n")
+    with pytest.raises(UserError, match=f"{len(TRAIN)} lines, .* {len(TRAIN) - 1}: they must be pairs"):
+        next(sources.windows(config_of(tmp_path, train).data))

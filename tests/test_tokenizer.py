@@ -76,6 +76,19 @@ def test_a_sampled_segmentation_spells_the_same_text(text, seed):
     assert tokenizer.decode([ids]) == tokenizer.decode(tokenizer.encode([text]))
 
 
+def test_sampling_keeps_a_tag_in_one_piece():
+    tokenizer = train_tokenizer(TEXTS, tokenizer_config(), [">>de<<"])
+    texts = [f">>de<< {text}" for text in (*TEXTS, "No.")]
+    tag = tokenizer.encode(texts)[0][:2]
+    assert tokenizer.count_tags(tag) == len(tag)
+    assert all(ids[: len(tag)] == tag for ids in tokenizer.sample(texts, alpha=0.05, seed=1))
+
+
+def test_long_texts_are_learned_from_too():
+    pieces = train_tokenizer([*TEXTS, "ξ" * 5000], tokenizer_config()).pieces(range(4, 300))
+    assert any("ξ" in piece for piece in pieces)
+
+
 def test_padding_leaves_no_trace():
     tokenizer = MODELS["bpe"]
     ids = tokenizer.encode(["She sees two trees."])[0]

@@ -101,7 +101,7 @@ def test_learned_positions_bound_both_sides(tokenizer):
         options = search_config(max_length_extra=90, beam_size=beam_size)
         short, long = translator.translate(["She sees.", "My brother finds three red apples. " * 3], options)
         ended.add(len(short.hypotheses[0].ids))
-        assert "max_source_tokens=12" in long.refused
+        assert "model.max_positions=12" in long.refused
     assert max(ended) <= 11  # and BOS
 
 

@@ -14,8 +14,8 @@ from translator.errors import UserError
 from translator.randomness import derive_seed
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
-# What a derived seed is for, where it is not the batch's own.
-DROPOUT = 1
+# What a derived seed is for.
+DROPOUT, SEGMENTATION = 1, 2
 # Sentences on which the growth of sampled segmentations over the best ones is measured.
 GROWTH_SAMPLE = 2000
 
@@ -111,13 +111,18 @@ class BatchSource:
         *,
         max_tokens: int,
         seed: int,
+        longest: int | None = None,
         sampling: float = 0.0,
     ) -> None:
-        """`sampling`: the alpha of `Tokenizer.sample`; 0 keeps each sentence's best segmentation."""
+        """`sampling`: the alpha of `Tokenizer.sample`; 0 keeps each sentence's best segmentation.
+
+        `longest`: the most tokens that a sampled segmentation may have; None: as many as fit into its batch.
+        """
         self.dataset = dataset
         self.tokenizers = tokenizers
         self.max_tokens = max_tokens
         self.seed = seed
+        self.longest = max_tokens if longest is None else longest
         self.sampling = sampling
         lengths = dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
         growth = self._growth() if sampling else 1.0
@@ -134,7 +139,7 @@ class BatchSource:
 
     def batch(self, epoch: int, number: int) -> Batch:
         """One batch of an epoch."""
-        batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, epoch, number))
+        batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
     def of_size(self, epoch: int, quantile: float) -> Batch:
@@ -158,8 +163,8 @@ class BatchSource:
     def _sample(
         self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int
     ) -> list[list[int]]:
-        """A random segmentation of each text; the best one where the random one would burst the batch."""
-        room = self.max_tokens // len(texts)
+        """A random segmentation of each text; the best one where the random one would be too long."""
+        room = min(self.max_tokens // len(texts), self.longest)
         sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
         return [ids if len(ids) <= room else usual for ids, usual in zip(sampled, best, strict=True)]
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from translator.batching import Batch
+from translator.config import RunConfig
 from translator.device import name_of_precision, peak_memory
 from translator.errors import UserError
 from translator.model import Transformer
@@ -33,6 +34,12 @@ PROFILED_UPDATES = 10
 PRODUCT_SECONDS = 0.2
 # Beam size, and sentences in a batch, or as a file is translated.
 DECODING = ((1, 1), (1, 32), (1, None), (5, 1), (5, 32), (5, None))
+
+
+def require_fresh(config: RunConfig) -> None:
+    """UserError for a training that starts from other weights: what is measured is a fresh model."""
+    if config.init is not None:
+        raise UserError("init: what is measured is a fresh model; leave it out")
 
 
 def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Path | None = None) -> dict[str, Any]:

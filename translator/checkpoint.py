@@ -75,10 +75,10 @@ class RunFolder:
     ) -> None:
         """Lay the folder out, with the `weights` to start from, if there are any.
 
-        config.yaml comes last: a folder that has one has the rest. Of such a one only the options are new; UserError where it
-        was made of other data than these.
+        config.yaml comes last: a folder that has one has the rest. Of a run that has begun only the options are new; UserError
+        where it was made of other data than these.
         """
-        if self.config_file.is_file():
+        if self.has_begun():
             self.require_same_data(tokenizers, report)
         else:
             self._write_data(tokenizers, report)
@@ -87,11 +87,18 @@ class RunFolder:
         write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
         self._identity = _identity(self.path)
 
+    def has_begun(self) -> bool:
+        """Whether there is anything here that was learned: a start that failed, for want of memory say, leaves nothing."""
+        learned = (self.model_file, self.metrics_file, self.outcome_file)
+        return self.config_file.is_file() and (bool(self.resumable()) or any(file.is_file() for file in learned))
+
     def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         source, target = tokenizers
         files = {"tokenizer.model": source} if source is target else {
             "tokenizer.source.model": source, "tokenizer.target.model": target}
+        for name in ("tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"):
+            (self.path / name).unlink(missing_ok=True)
         for name, tokenizer in files.items():
             write_bytes(self.path / name, tokenizer.model)
         write_text(self.sums_file, "".join(

@@ -318,6 +318,11 @@ class RunConfig:
         require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                 "all needs one vocabulary for both sides: set tokenizer.joint=true, or model.tied=target")
 
+    def longest_pair(self, batch_tokens: int | None = None) -> int:
+        """The most tokens that a side of a training pair may have: those that fit into a batch, and have positions."""
+        positions = [self.model.max_positions] if self.model.positions == "learned" else []
+        return min([self.train.max_tokens if batch_tokens is None else batch_tokens, *positions])
+
 
 def require(holds: bool, option: str, rule: str) -> None:
     """UserError where an option breaks a rule."""

@@ -120,7 +120,7 @@ def first_start(config: RunConfig) -> Reading:
     """What the preparation of a corpus takes."""
     start, start_of_cores = time.perf_counter(), time.process_time()
     with _watched_memory() as peak:
-        prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+        prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
     seconds, core_seconds = time.perf_counter() - start, time.process_time() - start_of_cores
     workers = resource.getrusage(resource.RUSAGE_CHILDREN)
     memory = max(peak.gib, peak_memory(torch.device("cpu")))
@@ -131,7 +131,7 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     """Seconds from `launched`, by time.time, to the end of the first update on a prepared corpus, and the peak in GiB."""
     tune_cpu()
     device = resolve_device(config.device)
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed)
     updater = Updater(
@@ -143,9 +143,9 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
 
 def stream(config: RunConfig, windows: int) -> Streaming:
     """What so many windows of a stream take after the first, which pays for set-up."""
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
     source = WindowSource(
-        config.data, corpus, max_tokens=config.train.max_tokens, seed=config.seed, sampling=0.0,
+        config.data, corpus, max_tokens=config.train.max_tokens, longest=config.longest_pair(), seed=config.seed, sampling=0.0,
         timeout_minutes=config.train.timeout_minutes)
     source.plan(0)
     start, start_of_cores = time.perf_counter(), time.process_time()

@@ -31,13 +31,15 @@ from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [5, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [6, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000
 
 # A worker needs seconds to start, in which this many are prepared; more than so many workers wait for the first process.
 PAIRS_OF_A_WORKER, MOST_WORKERS = 500_000, 8
+
+TOO_LONG = "more tokens than train.batch_tokens, or than model.max_positions where positions are learned"
 
 SIDES = ("source", "target")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
@@ -178,7 +180,9 @@ def _tokenise(
             f"{side}_longest": tokens[f"{side}_longest"] for side in SIDES} | {
             f"{side}_unknown": tokens[f"{side}_unknown"] / max(1, tokens[side]) for side in SIDES}
     if not report["splits"]["train"]["kept"]:
-        raise UserError(f"train.batch_tokens={max_tokens} is less than the tokens of every training pair")
+        raise UserError(
+            f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and model.max_positions where "
+            "positions are learned")
     report["fingerprint"] = _fingerprint([folder / f"{split}.arrow" for split in SPLITS])
     _save_report(folder, report)
 
@@ -211,11 +215,18 @@ class Encoder:
         table = pa.table(columns, schema=schema)
         if self.max_tokens is None:
             return table, []
-        empty = np.minimum(*lengths) == 1
+        empty = np.minimum(*(
+            length - _tags_of(tokenizer, column)
+            for tokenizer, column, length in zip(self.tokenizers, ids, lengths, strict=True))) == 1  # EOS alone
         bad = empty | (np.maximum(*lengths) > self.max_tokens)
-        causes = np.where(empty, "empty", "more tokens than train.batch_tokens")
+        causes = np.where(empty, "empty", TOO_LONG)
         dropped = list(compress(zip(causes.tolist(), *texts, strict=True), bad))
         return table.filter(pa.array(~bad)), dropped
+
+
+def _tags_of(tokenizer: Tokenizer, column: list[list[int]]) -> np.ndarray | int:
+    """How many of each text's ids are not its own."""
+    return np.fromiter(map(tokenizer.count_tags, column), np.int32, len(column)) if tokenizer.has_tags else 0
 
 
 def encoded(

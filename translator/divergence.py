@@ -28,4 +28,4 @@ class Divergence:
         if self.far != LONG:
             return ""
         return (f"the loss, {loss:.3f}, has long been far above its lowest level, {self.lowest:.3f}: the training diverges; "
-                "stop it and try a lower optim.lr or a longer optim.warmup_updates")
+                "stop it and try under another name= with a lower optim.lr or a longer optim.warmup_updates")

@@ -16,7 +16,7 @@ from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.files import write_text
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
-from translator.translate import Translator
+from translator.translate import Translator, as_line
 from translator.translation import Translation
 
 
@@ -73,7 +73,7 @@ def evaluate(
     """Translate `sources` and score the outputs against `references`, one of each a line."""
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
-    sources, references = [_as_line(text) for text in sources], [_as_line(text) for text in references]
+    sources, references = [as_line(text) for text in sources], [as_line(text) for text in references]
     stream = translator.stream(sources, search)
     started = time.perf_counter()
     translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
@@ -118,8 +118,3 @@ def describe_comparison(comparisons: Sequence[Comparison]) -> str:
         p = "baseline" if row.p_value is None else f"p = {row.p_value:.4f}"
         lines += [f"  {row.metric:5}  {row.system:{width}}  {row.value:6.2f}  ({row.mean:.2f} ± {row.interval:.2f})  {p}"]
     return "\n".join(lines)
-
-
-def _as_line(text: str) -> str:
-    """A text without line breaks, so that a file holds one a line."""
-    return " ".join(text.splitlines())

@@ -109,10 +109,11 @@ def _surviving(remedy: str) -> Iterator[None]:
 def _work(pipe: Connection) -> None:
     """Answer questions until the pipe is closed, by the parent or with it."""
     with suppress(EOFError, OSError):
-        answer = pipe.recv()()
+        make, answer = pipe.recv(), None
         while True:
             question = pipe.recv()
             try:
+                answer = answer or make()
                 pipe.send((answer(question), None))
             except Exception as error:  # is the parent's to tell
                 pipe.send((None, error))

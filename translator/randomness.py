@@ -6,5 +6,5 @@ import numpy as np
 
 
 def derive_seed(seed: int, *place: int) -> int:
-    """A 31-bit seed for one place of a run, such as (purpose, update): unrelated to those of other places."""
+    """A 31-bit seed for one place of a run, (purpose, epoch, batch): unrelated to those of other places."""
     return int(np.random.SeedSequence((seed, *place)).generate_state(1)[0]) % 2**31

@@ -62,7 +62,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
         return next(windows(config))
     where = _where(config, split)
     try:
-        rows = _load_path(config, value) if config.path is not None else _load_files(config, value)
+        rows = _load_path(config, value) if config.path is not None else _load_files(config, value, where)
         pairs = _pairs(rows, config, where)
         _require_text(pairs, where)
         pairs.data.validate(full=True)  # JSON and Parquet are taken over without a look at their UTF-8
@@ -87,12 +87,25 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
         empty = True
         for table in _tables(config, where):
             if number >= start:
-                pairs = _pairs(Dataset(InMemoryTable(table)), config, where)
-                _require_text(pairs, where)
-                yield pairs
+                yield _window(table, config, where)
             number, empty = number + 1, False
         if empty:
             raise UserError(f"{where}: holds no rows")
+        if number < start:  # so many windows has a pass, and whole ones need not be read
+            number += (start - number) // number * number
+
+
+def _window(table: pa.Table, config: DataConfig, where: str) -> Dataset:
+    """Rows as they were read, in the columns source and target."""
+    try:
+        pairs = _pairs(Dataset(InMemoryTable(table)), config, where)
+        _require_text(pairs, where)
+        pairs.data.validate(full=True)  # see `read`
+    except UserError:
+        raise
+    except Exception as error:  # as many types as there are failures
+        raise UserError(f"{where}: {_reason(error)}") from error
+    return pairs
 
 
 def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
@@ -100,7 +113,7 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
     assert config.window is not None  # else nobody asks
     try:
         if config.path is None and not isinstance(config.train, str):
-            yield from _tables_of_lines(config, config.train)
+            yield from _tables_of_lines(config, config.train, where)
             return
         rows = (
             _load_table(Path(config.train), config, streaming=True) if config.path is None and isinstance(config.train, str)
@@ -112,8 +125,9 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
         raise UserError(f"{where}: {_reason(error)}") from error
 
 
-def _tables_of_lines(config: DataConfig, paths: Sequence[str]) -> Iterator[pa.Table]:
-    pairs = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in _line_pairs(*_two(paths)))
+def _tables_of_lines(config: DataConfig, paths: Sequence[str], where: str) -> Iterator[pa.Table]:
+    _refuse_unequal(tuple(paths), where, tuple(_version(Path(path)) for path in paths))
+    pairs = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in _line_pairs(paths, where))
     while some := list(islice(pairs, config.window)):
         yield pa.table(dict(zip((config.source, config.target), zip(*some, strict=True), strict=True)))
 
@@ -125,19 +139,15 @@ def _where(config: DataConfig, split: str) -> str:
     return option if config.path is None else f"data.path={config.path} {option}"
 
 
-def _two(paths: Sequence[str]) -> Sequence[str]:
-    if len(paths) != 2:
-        raise UserError(f"data.train={','.join(paths)}: expected one file, or two: [SOURCES,TARGETS]")
-    return paths
-
-
 def identity(config: DataConfig) -> list[Any]:
     """What tells these data from others and from their own later versions: files by size and time, hub data by commit."""
     if config.path is None:
         names = [getattr(config, split) for split in SPLITS]
         files = [Path(f) for name in names if name is not None for f in ((name,) if isinstance(name, str) else name)]
     elif Path(config.path).is_dir():
-        files = sorted(path for path in Path(config.path).rglob("*") if path.is_file())
+        cache = Path(config.cache).resolve()  # which may lie within, and changes with every start
+        files = sorted(
+            path for path in Path(config.path).rglob("*") if path.is_file() and cache not in path.resolve().parents)
     else:
         _require_folder_or_hub_id(config.path)
         return _commit(config) or [rows and rows._fingerprint for rows in (read(config, split) for split in SPLITS)]
@@ -190,11 +200,16 @@ def _load_path(config: DataConfig, value: str | Sequence[str], *, streaming: boo
         path, config.config, data_dir=config.folder, revision=config.revision, split=value, streaming=streaming)
 
 
+def hub_id(path: str) -> str | None:
+    """`data.path` if it is a dataset's id on the hub; None for a folder, there or not any more."""
+    return None if Path(path).exists() or path.startswith((".", "/", "~", "data/")) or path.count("/") > 1 else path
+
+
 def _require_folder_or_hub_id(path: str) -> None:
     """UserError for what is neither, before the hub is asked."""
     if Path(path).is_file():
         raise UserError(f"data.path={path}: is a file; set data.path=null data.train={path}")
-    if not Path(path).exists() and (path.startswith((".", "/", "~", "data/")) or path.count("/") > 1):
+    if not Path(path).exists() and hub_id(path) is None:
         hint = "; `make data` fetches the default data" if path.startswith("data/") else ""
         raise UserError(f"data.path={path}: no such folder{hint}")
 
@@ -210,7 +225,7 @@ def _load_saved(path: str, value: str) -> Dataset:
     return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
 
-def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
+def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> Dataset:
     """One file of rows, or a file of sources and a file of targets, line by line."""
     if isinstance(value, str):
         return _load_table(Path(value), config)
@@ -219,14 +234,16 @@ def _load_files(config: DataConfig, value: str | Sequence[str]) -> Dataset:
     with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
         path = f"{folder}/pairs.arrow"
         with ArrowWriter(path=path, features=Features(dict.fromkeys(columns, Value("string")))) as writer:
-            for batch in _line_pairs(*_two(value)):
+            for batch in _line_pairs(value, where):
                 writer.write_batch(dict(zip(columns, batch, strict=True)))
             writer.finalize()
         return Dataset.from_file(path)
 
 
-def _line_pairs(*paths: str) -> Iterator[list[list[str]]]:
+def _line_pairs(paths: Sequence[str], where: str) -> Iterator[list[list[str]]]:
     """The lines of two files side by side, some thousands at a time; UserError where one has more than the other."""
+    if len(paths) != 2:
+        raise UserError(f"{where}: expected one file, or two: [SOURCES,TARGETS]")
     files = [read_lines(Path(path)) for path in paths]
     counts = [0, 0]
     while any(batch := [list(islice(file, READ_LINES)) for file in files]):
@@ -235,6 +252,13 @@ def _line_pairs(*paths: str) -> Iterator[list[list[str]]]:
             counts = [count + sum(1 for _ in file) for count, file in zip(counts, files, strict=True)]
             raise UserError(f"{paths[0]} has {counts[0]:,} lines, {paths[1]} {counts[1]:,}: they must be pairs")
         yield batch
+
+
+@cache
+def _refuse_unequal(paths: tuple[str, ...], where: str, versions: tuple[tuple[str, int, int], ...]) -> None:
+    """UserError for two files that are no pairs, before a stream trains on what has been shifted. Once in these `versions`."""
+    for _ in _line_pairs(paths, where):
+        pass
 
 
 def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> Dataset:
@@ -300,7 +324,7 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
         texts = [dict(zip(names, row, strict=True)) for row in zip(*(batch[columns[name]] for name in names), strict=True)]
         return {
             "source": [
-                f"{tag_of(target)}{row[source]}" if config.tags and isinstance(row[source], str) else row[source]
+                f"{tag_of(target)}{row[source]}" if config.tags and _says_something(row[source]) else row[source]
                 for row in texts for source, target in config.directions],
             "target": [row[target] for row in texts for _, target in config.directions]}
 
@@ -308,6 +332,10 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
     with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
         return rows.map(
             in_all_directions, batched=True, remove_columns=rows.column_names, cache_file_name=f"{folder}/pairs.arrow")
+
+
+def _says_something(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _require_text(pairs: Dataset, where: str) -> None:

@@ -30,12 +30,13 @@ class WindowSource:
     """
 
     def __init__(
-        self, config: DataConfig, corpus: Corpus, *, max_tokens: int, seed: int, sampling: float, timeout_minutes: float
+        self, config: DataConfig, corpus: Corpus, *, max_tokens: int, longest: int, seed: int, sampling: float,
+        timeout_minutes: float,
     ) -> None:
-        """`timeout_minutes`: how long another process is waited for."""
+        """`longest`: the most tokens of a pair's side. `timeout_minutes`: how long another process is waited for."""
         self.config = config
         self.corpus = corpus
-        self.max_tokens = max_tokens
+        self.max_tokens, self.longest = max_tokens, longest
         self.seed = seed
         self.sampling = sampling
         self._held_out = HeldOut(config)
@@ -79,13 +80,14 @@ class WindowSource:
         counts = Counts()
         texts = _dataset(clean(rows, self.config, self._held_out, counts, in_order=self._side.in_order))
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        tokens = list(encoded(texts, tokenizers, self.max_tokens, counts, Counter(), in_order=self._side.in_order))
+        tokens = list(encoded(texts, tokenizers, self.longest, counts, Counter(), in_order=self._side.in_order))
         told = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
         if not counts.kept:
             raise UserError(f"data.train: no pair is left after cleaning of {told}")
         say(told)
         return BatchSource(
-            _dataset(tokens), tokenizers, max_tokens=self.max_tokens, seed=self.seed, sampling=self.sampling)
+            _dataset(tokens), tokenizers, max_tokens=self.max_tokens, seed=self.seed, longest=self.longest,
+            sampling=self.sampling)
 
 
 def _dataset(tables: Iterable[pa.Table]) -> Dataset:

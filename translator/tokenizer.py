@@ -18,6 +18,8 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 
 # Segmentations of a text that subword regularisation chooses among.
 SAMPLED_BEST = 32
+# Bytes of a text that a vocabulary is learned from; SentencePiece leaves out those of more than 4,192 without a word.
+LONGEST_TEXT = 2**30
 # Texts in a list for which SentencePiece's threads pay: starting them takes as long as thirty sentences.
 THREADS_PAY_FROM = 256
 
@@ -79,11 +81,15 @@ class Tokenizer:
         """
         # SentencePiece can sample by itself, but mixes the thread's address into its seed: no two processes agree.
         rng = np.random.default_rng(seed)
-        return [
-            [*self.tag_ids, *self._choose(self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST), alpha, rng), EOS_ID]
-            for text in texts]
+        return [[*self.tag_ids, *self._sampled(text, alpha, rng), EOS_ID] for text in texts]
 
-    def _choose(self, candidates: list[list[int]], alpha: float, rng: np.random.Generator) -> list[int]:
+    def _sampled(self, text: str, alpha: float, rng: np.random.Generator) -> list[int]:
+        candidates = self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST)
+        best = candidates[0]
+        if self._foreign and UNK_ID in best:  # a piece that no segmentation knows
+            return self._recognised(text, best)
+        if self._marks:  # a tag is one piece, never its letters
+            candidates = [ids for ids in candidates if self.count_tags(ids) == self.count_tags(best)]
         scores = alpha * np.array([sum(self._log_probability[i] for i in ids) for ids in candidates])
         # The largest of scores + Gumbel noise is a draw from their softmax.
         return candidates[int((scores + rng.gumbel(size=len(scores))).argmax())]
@@ -99,6 +105,11 @@ class Tokenizer:
     def spell(self, text: str) -> list[str]:
         """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
         return list(self._processor.encode(text, out_type=str))
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether there are texts that begin with a tag."""
+        return bool(self._marks)
 
     def count_tags(self, ids: Sequence[int]) -> int:
         """How many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
@@ -145,7 +156,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequ
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
             user_defined_symbols=list(symbols),
             pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
-            num_threads=2, minloglevel=2)
+            num_threads=2, minloglevel=2, max_sentence_length=LONGEST_TEXT)
     except RuntimeError as error:
         raise UserError(
             f"tokenizer.vocab_size={config.vocab_size} does not suit this training text; "

@@ -74,7 +74,7 @@ class Trainer:
         self.updater = Updater(model, config.optim, config.train, precision=precision)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-        how = {"max_tokens": config.train.max_tokens, "seed": config.seed}
+        how = {"max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed}
         sampling = config.tokenizer.sampling
         self.batches: BatchSource | WindowSource = (
             BatchSource(corpus.train, tokenizers, sampling=sampling, **how) if config.data.window is None
@@ -200,7 +200,8 @@ class Trainer:
         raise UserError(
             f"update {update:,}: the gradient is {step.gradient_norm} and the loss {step.loss}, on sentences "
             f"{numbers}{more} of those kept{of_window}, so training stopped; its last good checkpoint is that of update "
-            f"{last:,} in {self.folder.checkpoints}; try a lower optim.lr or a longer optim.warmup_updates")
+            f"{last:,} in {self.folder.checkpoints}; try under another name= with a lower optim.lr or a longer "
+            "optim.warmup_updates")
 
     def _next_batches(self) -> list[Batch]:
         """This process's batches of the next update, of which an epoch's end may leave fewer than train.accumulation.
@@ -270,6 +271,7 @@ class Trainer:
                     self.validator.show(self.state.update, metrics, translations, self._tracker)
                 self.state.validations.append({"update": self.state.update, **metrics})
                 if first() and self._best()["update"] == self.state.update:
+                    self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, which these weights are not
                     save_tensors(self.folder.model_file, weights_of(self.model))
             self._save()  # of this update once more: its state alone is new
         give_back_freed_memory()

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from translator.alignment import align_words
 from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
-from translator.device import DecodingPrecision, convert, resolve_device
+from translator.device import DecodingPrecision, convert, resolve_device, telling_of_memory
 from translator.errors import UserError
 from translator.languages import split_tag, tag_of
 from translator.mbr import by_expected_score
@@ -183,7 +184,8 @@ class Translator:
             if trouble := self._trouble(terms, "", options):
                 return f"{trouble}; not translated"
             if len(ids) > options.max_source_tokens:
-                return f"{len(ids):,} tokens, more than search.max_source_tokens={options.max_source_tokens}; not translated"
+                limit = "model.max_positions" if options.max_source_tokens == self.positions else "search.max_source_tokens"
+                return f"{len(ids):,} tokens, more than {limit}={options.max_source_tokens}; not translated"
             units.append(Unit(
                 ids, sentence, self.target_tokenizer.tag_ids if number else prefix_ids,
                 (*required, *terms)))
@@ -241,7 +243,9 @@ class Translator:
         lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit.ids != [EOS_ID]}
         result = [Translation()] * len(units)
         for batch in _batches(lengths, options.batch_tokens):
-            for i, translation in zip(batch, self._translate_batch([units[i] for i in batch], options), strict=True):
+            with _telling_of_memory(options):
+                translations = self._translate_batch([units[i] for i in batch], options)
+            for i, translation in zip(batch, translations, strict=True):
                 result[i] = translation
         return result
 
@@ -314,7 +318,7 @@ class Translator:
             texts = [
                 self._copy_unknown(unit, hypothesis, options) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
-        texts = [_as_line(text) for text in texts]
+        texts = [as_line(text) for text in texts]
         best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
         for text, hypothesis in zip(texts, hypotheses, strict=True):
             best_of_text.setdefault(text, hypothesis)
@@ -345,8 +349,13 @@ class Translator:
         result: dict[int, Rating] = {}
         for batch in _batches({i: max(map(len, pair)) for i, pair in enumerate(pairs)}, options.batch_tokens):
             sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
-            result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
+            with _telling_of_memory(options):
+                result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
         return [result[i] for i in range(len(pairs))]
+
+
+def _telling_of_memory(options: SearchConfig) -> AbstractContextManager[None]:
+    return telling_of_memory(f"lower search.batch_tokens={options.batch_tokens}, or search.beam_size={options.beam_size}")
 
 
 def _batches(sizes: dict[int, int], most: int) -> Iterator[list[int]]:
@@ -364,6 +373,6 @@ def _batches(sizes: dict[int, int], most: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _as_line(text: str) -> str:
+def as_line(text: str) -> str:
     """`text` without line breaks, which byte pieces could spell."""
     return text.replace("\r", " ").replace("\n", " ").strip()

@@ -106,7 +106,8 @@ class Updater:
 
         By the caller's model, whole in this process.
         """
-        return self._of(self._loss, batch)
+        with telling_of_memory(self._advice([batch])):
+            return self._of(self._loss, batch)
 
     def _of(self, loss: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         # Numbers, found on the CPU: to count what a mask picks would wait for a GPU.

@@ -17,6 +17,7 @@ from translator.checkpoint import RunFolder
 from translator.config import DataConfig
 from translator.errors import UserError
 from translator.export.decoding import Decoding
+from translator.sources import hub_id
 
 CARD = """\
 ---
@@ -56,14 +57,14 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     config = folder.load_config()
     name, data, search = folder.path.resolve().name, config.data, decoding.search
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
-    licence, hub_id = _data_card(data) if trained else (None, None)
-    corpus = hub_id or (Path(data.path).name if data.path else "files")
+    licence, dataset = _data_card(data) if trained else (None, None)
+    corpus = dataset or (Path(data.path).name if data.path else "files")
     evaluation = _evaluation(folder)
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     metadata = ModelCardData(
         model_name=name, language=codes or None, license=licence, library_name=library, pipeline_tag="translation",
         base_model=config.init if config.init and not Path(config.init).exists() else None,
-        datasets=[hub_id] if hub_id else None, metrics=list(evaluation.get("scores", {})) or None,
+        datasets=[dataset] if dataset else None, metrics=list(evaluation.get("scores", {})) or None,
         eval_results=_results(corpus, evaluation) or None)
     origin = f"Its weights began as those of `{config.init}`, whose licence holds. " if config.init else ""
     if trained:
@@ -105,11 +106,11 @@ def _data_card(data: DataConfig) -> tuple[str | None, str | None]:
     """The licence on the data's card, and their id if they are the hub's; None where the hub would have to be asked."""
     if data.path is None:
         return None, None
-    hub_id = None if Path(data.path).exists() else data.path
+    dataset = hub_id(data.path)
     file: Any = Path(data.path) / "README.md"
     with suppress(HFValidationError, OSError, ValueError, yaml.YAMLError):
-        if hub_id is not None:
-            file = try_to_load_from_cache(hub_id, "README.md", repo_type="dataset")
+        if dataset is not None:
+            file = try_to_load_from_cache(dataset, "README.md", repo_type="dataset")
         if isinstance(file, str | Path):
-            return DatasetCard(Path(file).read_text(encoding="utf-8")).data.get("license"), hub_id
+            return DatasetCard(Path(file).read_text(encoding="utf-8")).data.get("license"), dataset
     return None, None

@@ -1,6 +1,7 @@
 """Measure how cost grows: `python scripts/growth.py length vocabulary model=small`. Overrides are scripts/train.py's.
 
-Tables in Markdown on stdout. Where none is named it makes all; the corpora take by far the longest.
+Tables in Markdown on stdout, of fresh models, without init. Where none is named it makes all; the corpora take by far
+the longest.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def train(
 
 
 def require_search(translator: Translator, corpus: Corpus) -> None:
-    """Find out before training whether validation and test can be translated as asked; UserError where they cannot at all."""
+    """Find out before training whether the search can translate the sentences of validation; UserError where it can none."""
     sources = list(corpus.validation["source"])
     plans = [translator.plan(Request(source), translator.search) for source in sources]
     if refusals := [plan for plan in plans if isinstance(plan, str)]:
@@ -130,8 +130,6 @@ def with_fitting_batches(
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
     if not folder.has_begun():
-        if folder.config_file.is_file():
-            folder.load_config()  # or it is another program's
         train = dataclasses.replace(config.train, accumulation=config.train.accumulation or size())
         return dataclasses.replace(
             config, train=train, precision=name_of_precision(resolve_precision(config.precision, device)))

@@ -170,7 +170,7 @@ def script() -> Script:
         wanted = os.environ | {"OMP_NUM_THREADS": "1"} | environment
         changed = {name for name in before | wanted if before.get(name) != wanted.get(name)}
         if all(name.startswith(("PYTEST_", "TRANSLATE_")) for name in changed):
-            return forks.run(name, options, stdin, timeout, environment)
+            return forks.run(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})
         return subprocess.run(  # libraries read their variables as they are imported
             [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options], input=stdin, capture_output=True,
             timeout=timeout, cwd=ROOT, env=wanted)

@@ -30,6 +30,7 @@ from torch import nn
 
 from translator.building import build, read_yaml, to_yaml
 from translator.config import RunConfig
+from translator.console import say
 from translator.distributed import held_like
 from translator.errors import UserError
 from translator.files import (
@@ -88,9 +89,15 @@ class RunFolder:
         self._identity = _identity(self.path)
 
     def has_begun(self) -> bool:
-        """Whether there is anything here that was learned: a start that failed, for want of memory say, leaves nothing."""
+        """Whether there is anything here that was learned: a start that failed, for want of memory say, leaves nothing.
+
+        UserError where config.yaml is another program's.
+        """
+        if not self.config_file.is_file():
+            return False
+        self.load_config()
         learned = (self.model_file, self.metrics_file, self.outcome_file)
-        return self.config_file.is_file() and (bool(self.resumable()) or any(file.is_file() for file in learned))
+        return bool(self.resumable()) or any(file.is_file() for file in learned)
 
     def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -234,6 +241,29 @@ class RunFolder:
     def resumable(self) -> list[int]:
         """The updates of the checkpoints that hold all it takes to go on, newest first."""
         return sorted((u for u in self._updates() if (self._checkpoint(u) / "state.json").is_file()), reverse=True)
+
+    def newest_whole(self, read: dict[int, Checkpoint]) -> int | None:
+        """The update of the newest checkpoint that is whole, which is left in `read`; None where nothing was ever saved.
+
+        Damaged ones are set aside, which is said; UserError where no other is left.
+        """
+        self.clear_partial()
+        damaged: list[int] = []
+        for update in (updates := self.resumable()):
+            try:
+                read[update] = self.load_checkpoint(update)
+            except UserError as damage:
+                say(f"warning: {damage}; trying the checkpoint before it")
+                damaged.append(update)
+                continue
+            for other in damaged:
+                say(f"warning: set aside as {self.set_aside(other)}")
+            return update
+        if updates or self.metrics_file.is_file():
+            lost = "no checkpoint can be read" if updates else "the checkpoints of this training are gone"
+            raise UserError(
+                f"{self.checkpoints}: {lost}; put a copy there to go on, or choose another name= to start anew")
+        return None
 
     def load_checkpoint(self, update: int) -> Checkpoint:
         """Weights, training tensors and state of a checkpoint."""

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -61,16 +62,9 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     if split == "train" and config.window is not None:
         return next(windows(config))
     where = _where(config, split)
-    try:
+    with _telling(where, Path(value) if config.path is None and isinstance(value, str) else None):
         rows = _load_path(config, value) if config.path is not None else _load_files(config, value, where)
-        pairs = _pairs(rows, config, where)
-        _require_text(pairs, where)
-        pairs.data.validate(full=True)  # JSON and Parquet are taken over without a look at their UTF-8
-    except UserError:
-        raise
-    except Exception as error:  # whatever keeps data from loading, in as many types as there are formats and failures
-        flaw = _first_flaw(Path(value)) if config.path is None and isinstance(value, str) else None
-        raise UserError(flaw or f"{where}: {_reason(error)}") from error
+        pairs = _pairs_of_text(rows, config, where)
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
     return pairs
@@ -87,7 +81,9 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
         empty = True
         for table in _tables(config, where):
             if number >= start:
-                yield _window(table, config, where)
+                with _telling(where):
+                    pairs = _pairs_of_text(Dataset(InMemoryTable(table)), config, where)
+                yield pairs
             number, empty = number + 1, False
         if empty:
             raise UserError(f"{where}: holds no rows")
@@ -95,23 +91,22 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
             number += (start - number) // number * number
 
 
-def _window(table: pa.Table, config: DataConfig, where: str) -> Dataset:
-    """Rows as they were read, in the columns source and target."""
+@contextmanager
+def _telling(where: str, file: Path | None = None) -> Iterator[None]:
+    """Inside, whatever keeps data from loading is a UserError; of a `file` that is text, with the place."""
     try:
-        pairs = _pairs(Dataset(InMemoryTable(table)), config, where)
-        _require_text(pairs, where)
-        pairs.data.validate(full=True)  # see `read`
+        yield
     except UserError:
         raise
-    except Exception as error:  # as many types as there are failures
-        raise UserError(f"{where}: {_reason(error)}") from error
-    return pairs
+    except Exception as error:  # in as many types as there are formats and failures
+        flaw = None if file is None else _first_flaw(file)
+        raise UserError(flaw or f"{where}: {_reason(error)}") from error
 
 
 def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
     """One pass over the rows of train, as tables of `data.window` rows."""
     assert config.window is not None  # else nobody asks
-    try:
+    with _telling(where):
         if config.path is None and not isinstance(config.train, str):
             yield from _tables_of_lines(config, config.train, where)
             return
@@ -119,10 +114,6 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
             _load_table(Path(config.train), config, streaming=True) if config.path is None and isinstance(config.train, str)
             else _load_path(config, config.train, streaming=True))
         yield from rows.with_format("arrow").iter(config.window)
-    except UserError:
-        raise
-    except Exception as error:  # as many types as there are formats and failures
-        raise UserError(f"{where}: {_reason(error)}") from error
 
 
 def _tables_of_lines(config: DataConfig, paths: Sequence[str], where: str) -> Iterator[pa.Table]:
@@ -297,6 +288,14 @@ def _refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
     for number, null in enumerate(nulls, start=1):
         if null:
             raise UserError(f"{path}: row {number:,} is null instead of an object; take it out")
+
+
+def _pairs_of_text(rows: Dataset, config: DataConfig, where: str) -> Dataset:
+    """`_pairs`, of which each side is found to hold text, and all of it UTF-8."""
+    pairs = _pairs(rows, config, where)
+    _require_text(pairs, where)
+    pairs.data.validate(full=True)  # JSON and Parquet are taken over without a look at their UTF-8
+    return pairs
 
 
 def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:

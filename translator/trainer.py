@@ -340,33 +340,13 @@ class Trainer:
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
         read: dict[int, Checkpoint] = {}
-        update = decide(lambda: self._newest_whole(read))
+        update = decide(lambda: self.folder.newest_whole(read))
         if update is None:
             return
         weights, training, state = read.get(update) or self.folder.load_checkpoint(update)
         self._restore(weights, training)
         self.state = state_of(state, self.folder.checkpoints, self.config.train.metric)
         self._load_scaler(self.state.scaler)
-
-    def _newest_whole(self, read: dict[int, Checkpoint]) -> int | None:
-        """The update of the checkpoint to go on from, which is left in `read`; None where nothing was ever saved."""
-        self.folder.clear_partial()
-        damaged: list[int] = []
-        for update in (updates := self.folder.resumable()):
-            try:
-                read[update] = self.folder.load_checkpoint(update)
-            except UserError as damage:
-                say(f"warning: {damage}; trying the checkpoint before it")
-                damaged.append(update)
-                continue
-            for other in damaged:
-                say(f"warning: set aside as {self.folder.set_aside(other)}")
-            return update
-        if updates or self.folder.metrics_file.is_file():
-            lost = "no checkpoint can be read" if updates else "the checkpoints of this training are gone"
-            raise UserError(
-                f"{self.folder.checkpoints}: {lost}; put a copy there to go on, or choose another name= to start anew")
-        return None
 
     def _restore(self, weights: Weights, training: Weights) -> None:
         if self.average is not None:

@@ -374,5 +374,5 @@ def _batches(sizes: dict[int, int], most: int) -> Iterator[list[int]]:
 
 
 def as_line(text: str) -> str:
-    """`text` without line breaks, which byte pieces could spell."""
+    """`text` without line breaks, so that a file holds one a line; byte pieces could spell them."""
     return text.replace("\r", " ").replace("\n", " ").strip()

@@ -104,7 +104,7 @@ class Updater:
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The smoothed loss of a batch and its plain negative log-likelihood, both summed over its real target tokens.
 
-        By the caller's model, whole in this process.
+        By the caller's model, whole in this process. Raises OutOfMemory, with what to lower.
         """
         with telling_of_memory(self._advice([batch])):
             return self._of(self._loss, batch)

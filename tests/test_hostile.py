@@ -314,15 +314,27 @@ def test_links_to_devices_and_in_circles_end_at_once(run):
 
 
 def test_nothing_is_written_or_cut_through_a_link(run, tmp_path, tokenizer):
-    victim, folder = tmp_path / "victim", tmp_path / "folder"
+    victim, folder, config = tmp_path / "victim", tmp_path / "folder", tmp_path / "config"
     victim.write_text("precious")
     folder.mkdir()
     (folder / "precious").write_text("precious")
-    for name in ("config.yaml", "data_report.json", "outcome.json", "model.safetensors"):
+
+    def plant(name: str, target: Path) -> None:
         (run.path / f".{name}.partial").symlink_to(victim)
         (run.path / name).unlink(missing_ok=True)
-        (run.path / name).symlink_to(victim)
-    run.create(RunFolder(ROOT / "tests" / "release-1").load_config(), (tokenizer, tokenizer), {})
+        (run.path / name).symlink_to(target)
+
+    begun = ROOT / "tests" / "release-1" / "config.yaml"
+    plant("config.yaml", victim)
+    plant("data_report.json", victim)
+    assert "config.yaml" in refused(lambda: run.create(RunFolder(begun.parent).load_config(), (tokenizer, tokenizer), {}))
+    config.write_bytes(begun.read_bytes())
+    run.config_file.unlink()
+    run.config_file.symlink_to(config)
+    run.create(RunFolder(begun.parent).load_config(), (tokenizer, tokenizer), {})
+    assert config.read_bytes() == begun.read_bytes()
+    plant("outcome.json", victim)
+    plant("model.safetensors", victim)
     run.save_outcome({})
     save_tensors(run.model_file, {"w": torch.ones(2)})
     (run.path / ".x.partial").symlink_to(victim)

@@ -101,7 +101,7 @@ def test_every_attention_as_a_picture(script, run_folder, tmp_path):
     with Image.open(tmp_path / "cross.png") as shorter:
         assert shorter.size[1] < sizes["cross"][1]
     shutil.rmtree(tmp_path)
-    result = script(*plot, "target=Nein.", "search.max_source_tokens=9999", TRANSLATE_TEXT="word " * 900)
+    result = script(*plot, "target=Nein.", "search.max_source_tokens=9999", TRANSLATE_TEXT="word " * 300)
     assert_user_error(result, "shorter sentence")
     assert not tmp_path.exists()
 

@@ -76,7 +76,7 @@ def test_every_pair_once_a_pass_in_windows(tmp_path, write):
     corpus = corpus_of(config)
     assert len(corpus.train) == WINDOW  # the first window, of which the vocabulary is made
     source = source_of(config, corpus)
-    windows = -(-len(TRAIN) // WINDOW)
+    windows = len(TRAIN) // WINDOW
 
     def texts(first: int) -> Counter[str]:
         return Counter(
@@ -120,10 +120,11 @@ def test_pairs_are_cleaned_as_they_come_and_counted(tmp_path, capsys):
     write_pairs(tmp_path / "train.tsv", rows)
     config = config_of(tmp_path, str(tmp_path / "train.tsv"))
     source = source_of(config, corpus_of(config))
-    assert sum(len(batch) for batch in targets(source, 1)) == WINDOW - len(bad)
+    assert sum(len(batch) for batch in targets(source, 1)) == len(rows) - WINDOW - len(bad)
     source.plan(2)
     said = capsys.readouterr().err
-    assert ("window 2: 56 of 60 pairs; dropped: 1 empty, 1 overlap with validation or test, 1 too long, 1 duplicate" in said)
+    assert (f"window 2: {len(TRAIN) - WINDOW} of {len(rows) - WINDOW} pairs; dropped: 1 empty, 1 overlap with validation or "
+            "test, 1 too long, 1 duplicate" in said)
 
 
 @pytest.mark.parametrize(("option", "words"), [
@@ -207,6 +208,16 @@ def test_a_window_of_which_no_pair_is_left_is_told(tmp_path):
         source.plan(1)
 
 
+def test_the_rest_of_a_pass_belongs_to_its_last_window(tmp_path):
+    """A blank line at the end of a corpus, a window by itself, would leave nothing to train on."""
+    write_pairs(tmp_path / "train.tsv", [*TRAIN[:2 * WINDOW], ("", "")])
+    config = config_of(tmp_path, str(tmp_path / "train.tsv"))
+    windows = sources.windows(config.data)
+    assert [len(next(windows)) for _ in range(4)] == [WINDOW, WINDOW + 1] * 2
+    source = source_of(config, corpus_of(config))
+    assert [sum(map(len, targets(source, window))) for window in range(3)] == [WINDOW] * 3
+
+
 def test_a_file_is_searched_for_null_rows_once_a_version(tmp_path, monkeypatch):
     searched = []
     monkeypatch.setattr(sources, "read_lines", lambda path, read=sources.read_lines: searched.append(path) or read(path))
@@ -241,7 +252,7 @@ def test_passes_before_the_one_that_is_gone_back_to_are_not_read(tmp_path, monke
     passes = []
     monkeypatch.setattr(sources, "_tables", lambda *args, tables=sources._tables: passes.append(1) or tables(*args))
     config = config_of(tmp_path, as_tsv(tmp_path)).data
-    a_pass = -(-len(TRAIN) // WINDOW)
+    a_pass = len(TRAIN) // WINDOW
     far = next(sources.windows(config, 1000 * a_pass + 1))
     assert far.to_dict() == next(sources.windows(config, 1)).to_dict()
     assert len(passes) == 3

@@ -73,13 +73,14 @@ def read(config: DataConfig, split: str) -> Dataset | None:
 def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
     """The rows of train, `data.window` at a time, in the columns source and target; never all of them at once.
 
-    From number `start` on, where after the last of the data comes the first again.
+    What is left in the end belongs to the window before it. From number `start` on, where after the last of the data comes the
+    first again.
     """
     where = _where(config, "train")
     number = 0
     while True:
         empty = True
-        for table in _tables(config, where):
+        for table in _whole(_tables(config, where)):
             if number >= start:
                 with _telling(where):
                     pairs = _pairs_of_text(Dataset(InMemoryTable(table)), config, where)
@@ -114,6 +115,20 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
             _load_table(Path(config.train), config, streaming=True) if config.path is None and isinstance(config.train, str)
             else _load_path(config, config.train, streaming=True))
         yield from rows.with_format("arrow").iter(config.window)
+
+
+def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The tables, with the last joined to the one before where it is shorter: of a single row, cleaning might leave nothing."""
+    held = next(tables, None)
+    if held is None:
+        return
+    for table in tables:
+        if len(table) == len(held):
+            yield held
+            held = table
+        else:
+            held = pa.concat_tables([held, table], promote_options="permissive")
+    yield held
 
 
 def _tables_of_lines(config: DataConfig, paths: Sequence[str], where: str) -> Iterator[pa.Table]:

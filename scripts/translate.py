@@ -20,7 +20,7 @@ from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import TranslateConfig
 from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
-from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer
+from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer, translation_of
 from translator.output import Output
 from translator.translate import CHUNK
 from translator.translation import Request
@@ -50,6 +50,8 @@ def settled_precision(config: TranslateConfig) -> DecodingPrecision:
 def translate_lines(config: TranslateConfig, job: Job) -> int:
     """Answer every line with a line; how many were refused."""
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
+    if config.details and output_form == "text":
+        raise UserError("details=true: is told in jsonl alone; add output_format=jsonl, or name an output that ends in .jsonl")
     asked: deque[tuple[int, Line]] = deque()  # with their numbers
     with open_input(config.input) as file, progress(config) as bar:
         again = config.input is not None and Path(config.input).is_file()  # it can be read again, unlike a pipe
@@ -98,7 +100,9 @@ def shaping(config: TranslateConfig, job: Job) -> dict[str, Any]:
     runs = [RunFolder(run) for run in job.runs]
     return {
         "input": changes(config.input), "terminology": changes(config.search.terminology),
-        "run": [changes(file) for run in runs for file in (run.model_file, run.sums_file, run.report_file)],
+        "run": [
+            changes(file) for run in runs
+            for file in (run.model_file, run.sums_file, run.report_file, *[run.shortlist_file] * bool(job.search.shortlist))],
         "device": job.device, "precision": job.precision, "search": dataclasses.asdict(job.search), "details": job.details,
         "input_format": format_of(config.input, config.input_format),
         "output_format": format_of(config.output, config.output_format)}
@@ -106,13 +110,16 @@ def shaping(config: TranslateConfig, job: Job) -> dict[str, Any]:
 
 def changes(file: str | Path | None) -> list[Any]:
     """What tells a file from others and from its own earlier self."""
-    path = Path(file or "").resolve()
+    if file is None:
+        return []
+    path = Path(file).resolve()
     return [str(path), path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else [str(path)]
 
 
 def score_lines(config: TranslateConfig, job: Job) -> int:
     """Score given translations, line by line; how many were refused."""
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
+    given_form = format_of(config.translations, "auto")
     refusals = number = 0
     with open_input(config.input) as file, open_input(config.translations, "translations") as given:
         translator = job.load()
@@ -122,12 +129,14 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
         with Output(config.output, read=[config.input, config.translations]).opened() as output:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
-                texts = [(text_of(line.request.text), text_of(target)) for line, (_, target) in zip(lines, chunk, strict=False)]
+                texts = [
+                    (text_of(line.request.text), text_of(translation_of(target, given_form)))
+                    for line, (_, target) in zip(lines, chunk, strict=False)]
                 details = translator.details(
                     [source or "" for source, _ in texts], [target or "" for _, target in texts], config.search)
                 for line, (source, target), told in zip(lines, texts, details, strict=True):
                     number += 1
-                    bad = "not UTF-8; not scored" if source is None or target is None else ""
+                    bad = "not UTF-8, or no \"translation\"; not scored" if source is None or target is None else ""
                     trouble = line.trouble or bad or ("" if told else "too long, or in no language of the model; not scored")
                     if trouble:
                         refusals += 1

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
-from translator.alignment import WORD_START, align_words
+from translator.alignment import align_words
 from translator.batching import collate
 from translator.checkpoint import RunFolder, weights_of
 from translator.errors import UserError
@@ -33,11 +33,13 @@ from translator.files import save_tensors
 from translator.mbr import by_expected_score
 from translator.metrics import sentence_score
 from translator.search.forced import rate
+from translator.search.phrases import holds
 from translator.sentences import split_sentences
-from translator.terminology import Terminology, whole_words
-from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, train_tokenizer
+from translator.terminology import Terminology
+from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_tokenizer
 from translator.translate import Translator
 from translator.translation import Request
+from translator.writing import rejoined, whole_words
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)
@@ -116,12 +118,53 @@ def test_banned_phrases_stand_in_no_translation_however_they_are_spelled(transla
     plain = translator.translate(SOURCES, options(n_best=4))
     assert any("zwei" in text for t in plain for text in t.texts)
     for translation in translator.translate(SOURCES, options(n_best=4, banned=("zwei", "Sie sieht"))):
-        assert len(translation.texts) >= 1
-        assert not translation.refused
+        assert len(translation.texts) == len(translation.hypotheses) > 0
         for text in translation.texts:
             assert text
             assert "zwei" not in re.findall(r"\w+", text)
             assert "Sie sieht" not in text
+
+
+def test_how_many_are_asked_for_changes_nothing_about_the_first_without_banned_phrases(translator):
+    for banned in (("zwei", "Sie sieht"), ("rote",)):
+        one, several = (translator.translate(SOURCES, options(n_best=n, banned=banned)) for n in (1, 4))
+        assert [translation.text for translation in one] == [translation.text for translation in several]
+
+
+def test_a_phrase_may_be_required_and_banned_behind_another_word(translator):
+    tried = 0
+    for free in translator.translate(SOURCES, options(required=("Häuser",))):
+        found = re.search(r"(\w+) Häuser\b", free.text)
+        if found:
+            bound = translator.translate(SOURCES[:1], options(required=("Häuser",), banned=(found[0],)))[0]
+            assert "Häuser" in bound.text
+            assert not whole_words(found[0]).search(bound.text)
+            tried += 1
+    assert tried
+
+
+@pytest.mark.parametrize("spelled", ["zwei\u00a0Häuser", "zwei  Häuser", "zwei Ha\u0308user", "ｚwei Häuser"])
+def test_banned_phrases_and_terms_are_what_they_look_like(translator, spelled):
+    texts = translator(["She sees two houses."], options(banned=(spelled,)))
+    assert texts == translator(["She sees two houses."], options(banned=("zwei Häuser",)))
+    assert Terminology({spelled: "x"}).required("die zwei Häuser") == ["x"]
+    assert Terminology({"zwei Häuser": "x"}).required(f"die {spelled}") == ["x"]
+
+
+def test_a_line_s_own_prefix_takes_the_place_of_the_option_s(translator):
+    asked = [Request(SOURCES[0]), Request(SOURCES[0], prefix="Der Hund")]
+    ours, its_own = translator.translate(asked, options(prefix="Sie will"))
+    assert ours.text.startswith("Sie will")
+    assert its_own.text.startswith("Der Hund")
+
+
+def test_a_phrase_of_a_script_without_spaces_needs_none_before_it():
+    tokenizer = train_tokenizer(["私は東京に住む。", "東京は大きい。", "猫が好き。"] * 5, tokenizer_config(vocab_size=275))
+    [inside], [whole] = tokenizer.encode_phrases(["東京"]), tokenizer.encode(["私は東京に住む。"])
+    assert holds(whole, inside)
+    assert tokenizer.decode([[*tokenizer.encode(["私は"])[0][:-1], *inside]]) == ["私は東京"]
+    [spaced] = tokenizer.encode_phrases(["cat"])
+    assert [*spaced, EOS_ID] == tokenizer.encode(["cat"])[0]
 
 
 def test_a_phrase_both_required_and_banned_is_refused(translator):
@@ -179,16 +222,21 @@ def test_minimum_bayes_risk_takes_the_candidate_most_like_the_others(translator)
 
 def test_details_agree_with_the_search(translator):
     found = translator.translate(SOURCES, options(max_length_extra=9))
-    details = translator.details(SOURCES, [t.text for t in found])
-    for source, translation, told in zip(SOURCES, found, details, strict=True):
+    details = translator.details_of(found)
+    given = translator.details(SOURCES, [t.text for t in found])
+    spelled_alike = 0
+    for source, translation, told, of_text in zip(SOURCES, found, details, given, strict=True):
         assert len(told.pieces) == len(told.log_probabilities)
         assert told.pieces[-1] == "</s>"
-        [ids] = translator.target_tokenizer.encode([translation.text])
-        if tuple(ids[:-1]) == translation.hypotheses[0].ids:  # a text has other spellings than the one found
-            assert sum(told.log_probabilities) == pytest.approx(translation.hypotheses[0].log_probability, abs=1e-3)
-            assert told.score == pytest.approx(translation.hypotheses[0].score, abs=1e-3)
+        assert sum(told.log_probabilities) == pytest.approx(translation.hypotheses[0].log_probability, abs=1e-3)
+        assert told.score == pytest.approx(translation.hypotheses[0].score, abs=1e-3)
+        if told.pieces == of_text.pieces:  # a text has other spellings than the one found
+            spelled_alike += 1
+            assert told.log_probabilities == pytest.approx(of_text.log_probabilities, abs=1e-3)
+            assert told.alignment == of_text.alignment
         assert {target for _, target in told.alignment} == set(range(len(translation.text.split())))
         assert all(word < len(source.split()) for word, _ in told.alignment)
+    assert spelled_alike
 
 
 def test_words_are_aligned_by_the_attention_of_all_their_pieces():
@@ -261,8 +309,27 @@ def test_a_text_longer_than_any_in_training_is_translated_by_sentences(translato
         assert alone.sentences == 1
         [whole] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=False))
         assert whole.sentences == 1
+        several = options(n_best=3)
+        [together], apart = translator.translate([" ".join(SOURCES[:3])], several), translator.translate(SOURCES[:3], several)
+        assert together.texts == tuple(" ".join(texts) for texts in zip(*(one.texts for one in apart), strict=True))
+        assert [h.log_probability for h in together.hypotheses] == pytest.approx(
+            [sum(one.hypotheses[rank].log_probability for one in apart) for rank in range(3)], abs=1e-4)
+        [told], of_each = translator.details_of([together]), translator.details_of(apart)
+        assert told.pieces == sum((details.pieces for details in of_each), ())
+        assert told.log_probabilities == pytest.approx(sum((details.log_probabilities for details in of_each), ()), abs=1e-4)
+        assert [target for _, target in told.alignment] == list(range(len(together.text.split())))
+        assert told.alignment[-1] == tuple(
+            last + sum(len(text.split()) for text in texts)
+            for last, texts in zip(of_each[2].alignment[-1], (SOURCES[:2], [one.text for one in apart[:2]]), strict=True))
     finally:
         translator.longest = None
+
+
+def test_sentences_are_rejoined_as_their_script_has_it():
+    assert rejoined(["One.", "Two."]) == "One. Two."
+    assert rejoined(["一つ。", "二つ。"]) == "一つ。二つ。"
+    assert rejoined(["すごい!", "次。"]) == "すごい!次。"
+    assert rejoined(["", "One.", ""]) == "One."
 
 
 # Several runs, other precisions
@@ -348,10 +415,13 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     plain = run(script, trained_folder, *files, "search.length_penalty=0")
     assert [float(line) for line in plain.stdout.split()] == pytest.approx(
         [sum(details.log_probabilities) for details in translator.details(SOURCES[:3], targets)], abs=1e-4)
+    (tmp_path / "de.jsonl").write_bytes(run(script, trained_folder, *files, "output_format=jsonl").stdout)
+    again = run(script, trained_folder, files[0], f"translations={tmp_path / 'de.jsonl'}")
+    assert again.stdout == result.stdout
     (tmp_path / "de.txt").write_bytes(targets[0].encode() + b"\n\xff\n")
     short = run(script, trained_folder, *files)
     assert short.returncode == 2
-    assert b"line 2: not UTF-8; not scored" in short.stderr
+    assert b"line 2: not UTF-8, or no" in short.stderr
     assert b"de.txt: ends before line 3" in short.stderr
     assert [bool(line) for line in short.stdout.split(b"\n")] == [True, False, False]
 
@@ -366,9 +436,12 @@ def test_several_runs_on_the_command_line(script, trained_folder, translator):
     ("search.groups=3", ["search.groups", "divide"]), ("search.top_p=0", ["search.top_p"]), ("workers=0", ["workers"]),
     ("search.temperature=0", ["search.temperature"]), ("search.repetition_penalty=0.5", ["search.repetition_penalty"]),
     ("search.terminology=/nowhere", ["search.terminology=/nowhere"]), ("translations=/nowhere", ["/nowhere"]),
-    ("precision=int4", ["precision", "int8"]), ("workers=2", ["workers", "input=FILE"])])
+    ("precision=int4", ["precision", "int8"]), ("workers=2", ["workers", "input=FILE"]),
+    ("search.top_k=5", ["search.top_k", "search.sampling=true"]), ("search.temperature=0.5", ["search.sampling=true"]),
+    ("search.mbr=chrf search.beam_size=1", ["search.mbr", "search.beam_size"]), ("details=true", ["details", "jsonl"]),
+    ("search.min_length=9", ["search.min_length", "search.max_length"])])
 def test_mistakes_are_one_line(script, trained_folder, option, words):
-    assert_user_error(run(script, trained_folder, option, stdin=b"x\n"), *words)
+    assert_user_error(run(script, trained_folder, *option.split(), stdin=b"x\n"), *words)
 
 
 def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):

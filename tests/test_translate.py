@@ -85,6 +85,16 @@ def test_weights_that_are_not_numbers_are_named(tokenizer):
         translator(["She sees two trees."])
 
 
+def test_memory_that_does_not_suffice_is_told(translator, monkeypatch):
+    def refuse(source: torch.Tensor) -> torch.Tensor:
+        raise MemoryError
+
+    [model] = translator.models
+    monkeypatch.setattr(model, "encode", refuse)
+    with pytest.raises(UserError, match=r"lower search\.batch_tokens=70, or search\.beam_size=3"):
+        translator(SOURCES, search_config(batch_tokens=70, beam_size=3))
+
+
 def test_n_best_are_sorted_and_start_with_the_best(translator):
     best = translator.translate(SOURCES[:4], search_config(max_length_ratio=1.0))
     several = translator.translate(SOURCES[:4], search_config(n_best=3, max_length_ratio=1.0))

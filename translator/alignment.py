@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# How SentencePiece writes the space before a word.
-WORD_START = "▁"
+from translator.tokenizer import WORD_START
 
 
 def align_words(attention: Tensor, source: Sequence[str], target: Sequence[str]) -> list[tuple[int, int]]:
@@ -36,3 +35,8 @@ def _words(pieces: Sequence[str]) -> list[int]:
             word += 1
         numbers.append(word)
     return numbers
+
+
+def count_words(pieces: Sequence[str]) -> int:
+    """How many words pieces make."""
+    return max(_words(pieces), default=-1) + 1

@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from translator.details import Details
 from translator.errors import UserError
-from translator.translation import Details, Request, Translation
+from translator.translation import Request, Translation
 
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
@@ -64,6 +65,18 @@ def _parse(line: bytes, form: Format) -> Line:
     if not isinstance(required, list) or not all(isinstance(phrase, str) for phrase in required):
         return Line(Request(""), '"required" is no list of texts; not translated', fields)
     return Line(Request(fields["source"], prefix, tuple(required)), "", fields)
+
+
+def translation_of(line: bytes, form: Format) -> str | bytes | None:
+    """A line of translations that are given: a text as it is; of an object its "translation", None where it has none."""
+    if form == "text":
+        return line
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    text = fields.get("translation") if isinstance(fields, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _finite(text: str) -> float:

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from translator.errors import UserError
-
-# Letters of scripts that put no spaces between words: Thai to Burmese, Khmer, kana, Han. They neither begin nor end a word.
-UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-
-
-def whole_words(*phrases: str) -> re.Pattern[str]:
-    """Finds any of these phrases, the longest where several fit, but not as a part of a longer word."""
-    return re.compile("|".join(map(_whole, sorted(phrases, key=len, reverse=True))))
-
-
-def _whole(phrase: str) -> str:
-    first, last = (re.match(rf"[^\W{UNSPACED}]", character) for character in (phrase[:1], phrase[-1:]))
-    letter = rf"[^\W{UNSPACED}]"
-    return (rf"(?<!{letter})" if first else "") + re.escape(phrase) + (rf"(?!{letter})" if last else "")
+from translator.writing import normal, whole_words
 
 
 class Terminology:
     """Pairs of a source term and its target term, from a file of tab-separated lines."""
 
     def __init__(self, pairs: dict[str, str]) -> None:
-        self.pairs = pairs
+        self.pairs = {normal(source): target for source, target in pairs.items()}
         self._pattern = whole_words(*pairs) if pairs else None
 
     @classmethod
@@ -49,5 +35,5 @@ class Terminology:
 
     def required(self, source: str) -> list[str]:
         """The target terms that a translation of `source` must hold, each once."""
-        found = self._pattern.findall(source) if self._pattern else []
+        found = self._pattern.findall(normal(source)) if self._pattern else []
         return list(dict.fromkeys(self.pairs[term] for term in found))

@@ -13,8 +13,11 @@ import sentencepiece as spm
 from translator.config import TokenizerConfig
 from translator.errors import UserError
 from translator.languages import is_tag
+from translator.writing import is_unspaced
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
+# How SentencePiece writes the space before a word.
+WORD_START = "▁"
 
 # Segmentations of a text that subword regularisation chooses among.
 SAMPLED_BEST = 32
@@ -58,10 +61,21 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, the tag first, if there is one, and `EOS_ID` last."""
-        return [self.tag_ids + ids + [EOS_ID] for ids in self.encode_phrases(texts)]
+        return [self.tag_ids + ids + [EOS_ID] for ids in self._encode(texts)]
 
     def encode_phrases(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text as a part of a longer one: nothing before and nothing behind."""
+        """Ids of each text as words of a longer one: nothing behind, and before them but the space that their script has."""
+        return [
+            self._inside(ids) if is_unspaced(text.lstrip()[:1]) else ids
+            for text, ids in zip(texts, self._encode(texts), strict=True)]
+
+    def _inside(self, ids: list[int]) -> list[int]:
+        """Without the space that every text begins with, where the vocabulary allows."""
+        first = self._processor.id_to_piece(ids[0]).removeprefix(WORD_START)
+        known = [self._processor.piece_to_id(first)] if first else []
+        return ids if UNK_ID in known else known + ids[1:]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         if len(texts) < THREADS_PAY_FROM:
             return [self._recognised(text, self._processor.encode(text)) for text in texts]
         return [

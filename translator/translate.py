@@ -13,10 +13,10 @@ from typing import Literal
 
 import torch
 
-from translator.alignment import align_words
 from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
+from translator.details import Details, details_of
 from translator.device import DecodingPrecision, convert, resolve_device, telling_of_memory
 from translator.errors import UserError
 from translator.languages import split_tag, tag_of
@@ -26,13 +26,14 @@ from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
 from translator.search.forced import Rating, rate
-from translator.search.hypothesis import length_penalty
+from translator.search.hypothesis import Ids
 from translator.search.restricted import search_among
 from translator.sentences import split_sentences
 from translator.shortlist import Shortlist
-from translator.terminology import Terminology, whole_words
+from translator.terminology import Terminology
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from translator.translation import Details, Request, Translation, Unit, join
+from translator.translation import Request, Translation, Unit, join
+from translator.writing import normal, whole_words
 
 # Texts that are translated together: enough to fill batches with sentences of like length.
 CHUNK = 512
@@ -124,10 +125,20 @@ class Translator:
         while chunk := list(itertools.islice(remaining, CHUNK)):
             yield from self.translate(chunk, search)
 
+    def details_of(
+        self, translations: Sequence[Translation], search: SearchConfig | None = None
+    ) -> list[Details | None]:
+        """What the models make of translations of theirs, token by token, with the words aligned; None where there is none."""
+        options = search or self.search
+        ratings = iter(self.rate([pair for translation in translations for pair in translation.pairs], options))
+        return [
+            self._told([(pair, next(ratings)) for pair in translation.pairs], options) if translation.pairs else None
+            for translation in translations]
+
     def details(
         self, sources: Sequence[str], translations: Sequence[str], search: SearchConfig | None = None
     ) -> list[Details | None]:
-        """What the models make of translations that are given, token by token, with the words aligned by attention.
+        """The same of translations that are given.
 
         None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions, and
         where it is not clear to which language.
@@ -140,16 +151,12 @@ class Translator:
         fitting = [
             i for i, pair in enumerate(ids)
             if max(map(len, pair)) <= options.max_source_tokens and not self._language_trouble(tagged[i][0])]
-        result: dict[int, Details] = {}
-        for i, rating in zip(fitting, self.rate([ids[i] for i in fitting], options), strict=True):
-            pieces = self.target_tokenizer.pieces(ids[i][1])
-            before, first = self.source_tokenizer.count_tags(ids[i][0]), self.target_tokenizer.count_tags(ids[i][1])
-            links = align_words(
-                rating.attention[first:, before:], self.source_tokenizer.pieces(ids[i][0][before:-1]), pieces[first:-1])
-            result[i] = Details(
-                tuple(pieces), rating.log_probabilities,
-                rating.log_probability / length_penalty(len(pieces), options), tuple(links))
+        ratings = self.rate([ids[i] for i in fitting], options)
+        result = {i: self._told([(ids[i], rating)], options) for i, rating in zip(fitting, ratings, strict=True)}
         return [result.get(i) for i in range(len(ids))]
+
+    def _told(self, rated: list[tuple[tuple[Ids, Ids], Rating]], options: SearchConfig) -> Details:
+        return details_of(rated, self.source_tokenizer, self.target_tokenizer, options)
 
     # From texts to units
 
@@ -166,7 +173,7 @@ class Translator:
         tag, text = self._tag(text, options)
         if not text.strip():
             return [Unit([EOS_ID], "", [], ())]
-        required, prefix = (*options.required, *request.required), options.prefix + request.prefix
+        required, prefix = (*options.required, *request.required), request.prefix or options.prefix
         if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
             return f"{trouble}; not translated"
         sentences = [text]
@@ -220,7 +227,7 @@ class Translator:
                 return f"{text!r} holds half a character"
             if UNK_ID in self.target_tokenizer.encode([text])[0]:
                 return f"{text!r} holds characters that the vocabulary lacks"
-            if text and options.banned and whole_words(*options.banned).search(text):
+            if text and options.banned and whole_words(*options.banned).search(normal(text)):
                 return f"must hold {text!r}, which is banned"
         return ""
 
@@ -259,16 +266,19 @@ class Translator:
         return translations
 
     def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
-        """Search again, without the tokens by which the outputs so far spell banned phrases, until none does."""
+        """Search again, without the tokens by which the best output spells banned phrases, until it holds none.
+
+        Of the others, those that do are left out: how many are asked for changes nothing about the first.
+        """
         banned = whole_words(*options.banned)
         spellings: list[tuple[int, ...]] = []
         for _ in range(BANNED_TRIES):
-            holding = [
-                hypothesis.ids for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)
-                if banned.search(text)]
-            if not holding:
-                return translation
-            spellings += [self._spelling(ids, banned) for ids in holding]
+            if not translation.hypotheses or not banned.search(normal(translation.text)):
+                allowed = [number for number, text in enumerate(translation.texts) if not banned.search(normal(text))]
+                return dataclasses.replace(
+                    translation, texts=tuple(translation.texts[i] for i in allowed),
+                    hypotheses=tuple(translation.hypotheses[i] for i in allowed if translation.hypotheses))
+            spellings.append(self._spelling(translation.hypotheses[0].ids, banned))
             [hypotheses] = self._search([unit], options, spellings)
             translation = self._rank(unit, hypotheses, options)
         return Translation(refused="no translation without banned phrases was found; not translated")
@@ -276,7 +286,7 @@ class Translator:
     def _spelling(self, ids: tuple[int, ...], phrases: re.Pattern[str]) -> tuple[int, ...]:
         """The tokens by which an output spells a phrase; all of them where it came in by copying."""
         def holds(first: int, last: int) -> bool:
-            return phrases.search(self.target_tokenizer.decode([ids[first:last]])[0]) is not None
+            return phrases.search(normal(self.target_tokenizer.decode([ids[first:last]])[0])) is not None
 
         last = next((n for n in range(1, len(ids) + 1) if holds(0, n) and holds(0, min(n + 1, len(ids)))), len(ids))
         first = next((n for n in reversed(range(last)) if holds(n, last)), 0)
@@ -327,7 +337,8 @@ class Translator:
             hypotheses = [best_of_text[text] for text in texts]
         elif not options.sampling:
             texts, hypotheses = list(best_of_text), list(best_of_text.values())
-        return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]))
+        pair = (unit.ids, [*hypotheses[0].ids, EOS_ID])
+        return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]), pairs=(pair,))
 
     def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis, options: SearchConfig) -> str:
         """The text, with what the source spells in place of unknown pieces: of its own unknown ones, the most attended to."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from translator.search import Hypothesis
+from translator.search.hypothesis import Ids
+from translator.writing import rejoined
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Translation:
     hypotheses: tuple[Hypothesis, ...] = ()
     refused: str = ""
     sentences: int = 1  # that the text was split into
+    pairs: tuple[tuple[Ids, Ids], ...] = ()  # the ids of each sentence and of its best translation, EOS last
 
     @property
     def text(self) -> str:
@@ -32,16 +36,6 @@ class Translation:
     @property
     def hit_limit(self) -> bool:
         return any(hypothesis.hit_limit for hypothesis in self.hypotheses[:1])
-
-
-@dataclass(frozen=True)
-class Details:
-    """A translation token by token, and which words render which."""
-
-    pieces: tuple[str, ...]  # EOS last
-    log_probabilities: tuple[float, ...]
-    score: float
-    alignment: tuple[tuple[int, int], ...]  # numbers of source and target words, from 0
 
 
 @dataclass(frozen=True)
@@ -55,14 +49,22 @@ class Unit:
 
 
 def join(sentences: list[Translation]) -> Translation:
-    """The translation of a text from those of its sentences: of several, the best of each."""
+    """The translation of a text from those of its sentences: the best of each, then the second best, and so on."""
     if len(sentences) == 1:
         return sentences[0]
     refused = next((sentence.refused for sentence in sentences if sentence.refused), "")
     if refused:
         return Translation(refused=refused)
-    best = [sentence.hypotheses[0] for sentence in sentences if sentence.hypotheses]
-    whole = Hypothesis(
-        tuple(i for hypothesis in best for i in hypothesis.ids), sum(h.log_probability for h in best),
-        sum(h.score for h in best), any(h.hit_limit for h in best))
-    return Translation((" ".join(filter(None, (s.text for s in sentences))),), (whole,), sentences=len(sentences))
+    texts, hypotheses = [], []
+    for rank in range(max(len(sentence.texts) for sentence in sentences)):
+        texts.append(rejoined([sentence.texts[min(rank, len(sentence.texts) - 1)] for sentence in sentences]))
+        hypotheses.append(_in_a_row([
+            sentence.hypotheses[min(rank, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
+    pairs = tuple(itertools.chain.from_iterable(sentence.pairs for sentence in sentences))
+    return Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs)
+
+
+def _in_a_row(hypotheses: list[Hypothesis]) -> Hypothesis:
+    return Hypothesis(
+        tuple(i for hypothesis in hypotheses for i in hypothesis.ids), sum(h.log_probability for h in hypotheses),
+        sum(h.score for h in hypotheses), any(h.hit_limit for h in hypotheses))

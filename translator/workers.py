@@ -9,10 +9,11 @@ from functools import partial
 import torch
 
 from translator.config import SearchConfig
+from translator.details import Details
 from translator.device import DecodingPrecision, tune_cpu
 from translator.pool import in_order
 from translator.translate import CHUNK, Translator
-from translator.translation import Details, Request, Translation
+from translator.translation import Request, Translation
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,8 @@ class Job:
     def translate(self, translator: Translator, requests: Sequence[Request]) -> list[tuple[Translation, Details | None]]:
         """The answers to some requests, in order."""
         translations = translator.translate(requests, self.search)
-        told = [i for i, translation in enumerate(translations) if self.details and translation.hypotheses]
-        texts = [requests[i].text for i in told]
-        details = translator.details(
-            [text.decode() if isinstance(text, bytes) else text for text in texts], [translations[i].text for i in told],
-            self.search)
-        by_place = dict(zip(told, details, strict=True))
-        return [(translation, by_place.get(i)) for i, translation in enumerate(translations)]
+        details = translator.details_of(translations, self.search) if self.details else [None] * len(translations)
+        return list(zip(translations, details, strict=True))
 
 
 def translate_all(

@@ -18,8 +18,8 @@ from translator.config import SearchConfig
 from translator.open_rows import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
-from translator.search.phrases import RequiredPhrases, with_wanted
-from translator.search.rules import rules_of
+from translator.search.phrases import RequiredPhrases, holds, with_wanted
+from translator.search.rules import BannedPhrases, rules_of
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Never produced: markers of training, and, but where it is to be copied, the mark of an unknown piece.
@@ -144,6 +144,9 @@ class _Beams:
         self.found: list[list[Hypothesis]] = [[] for _ in range(count)]
         self.fewest, self.most = length_limits(source, config)  # (B,) tokens before EOS
         self.rules = rules_of(config, demands.banned)
+        # What a phrase is spelled with must come: of the bans, those of its own tokens do not bind it.
+        phrases = [tuple(phrase) for of_sentence in demands.phrases or () for phrase in of_sentence]
+        self.ban = BannedPhrases([ids for ids in demands.banned if not any(holds(phrase, ids) for phrase in phrases)])
         self.prefixes: Tensor | None = None  # (sentences, longest prefix), padded
         if demands.prefixes is not None and any(demands.prefixes):
             self.prefixes = pad(demands.prefixes).to(device)
@@ -155,6 +158,7 @@ class _Beams:
         self.sampling: Sampling | None = None
         if demands.longest is not None:
             self.most = self.most.clamp(max=demands.longest)
+            self.fewest = self.fewest.minimum(self.most)
         if config.sampling and count:
             self.sampling = Sampling(source, copies, int(self.most.max()), config)
         self.state = model.start(model.encode(source), source != PAD_ID, follow_coverage=config.coverage_penalty > 0)
@@ -222,6 +226,8 @@ class _Beams:
         """The next tokens that may be chosen for N' hypotheses: of each its sentence and tokens so far, (N', 1 + T)."""
         forced = self._next_of_prefix(log_probabilities, sentences)
         unruled = None if wanted is None else log_probabilities.clone()
+        if unruled is not None:
+            self.ban(unruled, history)
         self._rule(log_probabilities, sentences, history)
         if forced is not None:  # whatever the rules
             _leave_only(log_probabilities, *forced)

@@ -15,6 +15,9 @@ from translator.batching import collate
 from translator.search.hypothesis import Ids
 from translator.tokenizer import PAD_ID
 
+# Tokens whose probabilities are worked out at once: of a large vocabulary few gigabytes.
+ROWS_AT_ONCE = 1024
+
 
 class Decoder(Protocol):
     """What is asked of a model; `translator.model.Transformer` says what each does."""
@@ -42,6 +45,16 @@ class Rating:
         return math.fsum(self.log_probabilities)
 
 
+def _log_probabilities(output: nn.Linear, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Of each of tokens (B, T) after hidden (B, T, D); the whole vocabulary's are worked out for some at a time."""
+    parts = []
+    for rows, chosen in zip(
+            hidden.flatten(0, 1).split(ROWS_AT_ONCE), tokens.flatten().split(ROWS_AT_ONCE), strict=True):
+        logits = output(rows).float()
+        parts.append(logits.gather(1, chosen[:, None]).squeeze(1) - logits.logsumexp(dim=1))
+    return torch.cat(parts).view_as(tokens)
+
+
 @torch.inference_mode()
 def rate(
     models: Sequence[Decoder], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device
@@ -52,8 +65,7 @@ def rate(
     probabilities, attention = [], []
     for model in models:
         hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, need_weights=True)
-        logits = model.output(hidden).float()
-        probabilities.append(logits.gather(2, batch.target_out[:, :, None]).squeeze(2) - logits.logsumexp(dim=2))
+        probabilities.append(_log_probabilities(model.output, hidden, batch.target_out))
         attention.append(weights[model.aligned_layer].float().mean(dim=1))
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
     together = torch.stack(attention).mean(dim=0)  # (B, T, S)

@@ -21,7 +21,8 @@ class Hypothesis:
 
     ids: tuple[int, ...]  # without BOS and EOS
     log_probability: float  # of all its tokens, EOS among them
-    score: float  # log_probability / length_penalty(tokens, EOS among them) + coverage_penalty
+    # log_probability / length_penalty(tokens, EOS among them) + coverage_penalty; of several sentences the sum of theirs
+    score: float
     hit_limit: bool  # as long as is allowed: it could but end
 
 

@@ -59,9 +59,9 @@ class RequiredPhrases:
     """Chooses continuations so that every output ends with all its phrases met."""
 
     def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], beam_size: int) -> None:
-        """`phrases`: for each sentence, those that its outputs must hold."""
+        """`phrases`: for each sentence, those that its outputs must hold; one that is a part of another is met with that."""
         self.beam_size = beam_size
-        self.progress = [[Progress(frozenset(tuple(p) for p in wanted if p))] for wanted in phrases]
+        self.progress = [[Progress(_without_parts({tuple(phrase) for phrase in wanted if phrase}))] for wanted in phrases]
 
     def tokens(self, sentence: int) -> int:
         """How many tokens the sentence's phrases have."""
@@ -97,10 +97,19 @@ class RequiredPhrases:
         return _as_tensors(chosen, self.beam_size, scores)
 
 
+def holds(ids: Sequence[int], phrase: Sequence[int]) -> bool:
+    """Whether tokens stand among others, in a row."""
+    return any(tuple(ids[start : start + len(phrase)]) == tuple(phrase) for start in range(len(ids) - len(phrase) + 1))
+
+
 def with_wanted(candidates: Candidates, wanted: Tensor, unruled: Tensor) -> Candidates:
-    """Candidates (N, C) and the tokens that phrases ask for, (N, W), which no rule holds back: unruled (N, V) knows none."""
+    """Candidates (N, C) and the tokens that phrases ask for, (N, W), valued as in unruled (N, V), which bans alone have changed."""
     values = unruled.gather(1, wanted).masked_fill(wanted == PAD_ID, -torch.inf)
     return Candidates(*(torch.cat(both, dim=1) for both in zip(candidates, (values, wanted), strict=True)))
+
+
+def _without_parts(phrases: set[Phrase]) -> frozenset[Phrase]:
+    return frozenset(p for p in phrases if not any(p != other and holds(other, p) for other in phrases))
 
 
 def _continue(

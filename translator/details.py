@@ -1,0 +1,42 @@
+"""A translation token by token, with the words that render each other (floor 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from translator.alignment import align_words, count_words
+from translator.config import SearchConfig
+from translator.search.forced import Rating
+from translator.search.hypothesis import Ids, length_penalty
+from translator.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Details:
+    """Of a text's sentences one after the other."""
+
+    pieces: tuple[str, ...]  # EOS last, of each sentence
+    log_probabilities: tuple[float, ...]
+    score: float
+    alignment: tuple[tuple[int, int], ...]  # numbers of source and target words, from 0
+
+
+def details_of(
+    rated: Iterable[tuple[tuple[Ids, Ids], Rating]], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
+    options: SearchConfig,
+) -> Details:
+    """Of the sentences of a text: the ids of each and of its translation, both with EOS, and what the models make of it."""
+    told = Details((), (), 0.0, ())
+    source_words = target_words = 0
+    for (source, target), rating in rated:
+        before, first = source_tokenizer.count_tags(source), target_tokenizer.count_tags(target)
+        of_source, of_target = source_tokenizer.pieces(source[before:-1]), target_tokenizer.pieces(target)
+        links = align_words(rating.attention[first:, before:], of_source, of_target[first:-1])
+        told = Details(
+            told.pieces + tuple(of_target), told.log_probabilities + rating.log_probabilities,
+            told.score + rating.log_probability / length_penalty(len(target), options),
+            told.alignment + tuple((s + source_words, t + target_words) for s, t in links))
+        source_words += count_words(of_source)
+        target_words += count_words(of_target[first:-1])
+    return told

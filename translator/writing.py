@@ -1,0 +1,42 @@
+"""Scripts that put no spaces between words, or between sentences (floor 1)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+# Thai to Burmese, Khmer, kana, Han: their letters neither begin nor end a word.
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+# Kana, Han and their marks: no space parts sentences either.
+_EAST_ASIAN = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60]")
+
+
+def is_unspaced(character: str) -> bool:
+    """Whether no space comes before a word that begins with it."""
+    return re.match(f"[{UNSPACED}]", character) is not None
+
+
+def whole_words(*phrases: str) -> re.Pattern[str]:
+    """Finds any of these phrases in what is `normal`, the longest where several fit, but not as a part of a longer word."""
+    return re.compile("|".join(_whole(normal(phrase)) for phrase in sorted(phrases, key=len, reverse=True)))
+
+
+def _whole(phrase: str) -> str:
+    letter = rf"[^\W{UNSPACED}]"
+    first, last = (re.match(letter, character) for character in (phrase[:1], phrase[-1:]))
+    return (rf"(?<!{letter})" if first else "") + re.escape(phrase) + (rf"(?!{letter})" if last else "")
+
+
+def normal(text: str) -> str:
+    """As the vocabulary has it, so that what looks alike is alike: one form of each character (NFKC), single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+def rejoined(sentences: Sequence[str]) -> str:
+    """Sentences as one text, a space between two of them where their script has it."""
+    text = ""
+    for sentence in filter(None, sentences):
+        together = not text or _EAST_ASIAN.match(text[-1]) or _EAST_ASIAN.match(sentence)
+        text += sentence if together else f" {sentence}"
+    return text

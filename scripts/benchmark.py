@@ -69,8 +69,9 @@ def main() -> None:
     else:
         report["training"] = train(config, device, precision, options)
     text = json.dumps(report, indent=2)
-    options.output.write_text(text + "\n", encoding="utf-8")
     print(text)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text + "\n", encoding="utf-8")
 
 
 def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:

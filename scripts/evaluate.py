@@ -38,8 +38,9 @@ def main(composed: DictConfig) -> None:
         evaluation = evaluate(translator, sources_for(run, sources, config.direction), references, config.search)
         # The rival's lies with this run's too: in its own folder stand its scores on its own data.
         folder = runs[-1] / (f"evaluation-{name}" if run is runs[-1] else f"evaluation-{name}-of-{run.resolve().name}")
+        print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}")
         evaluation.save(folder)
-        print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}\nwritten to {folder}")
+        print(f"written to {folder}")
         systems.append((str(run), evaluation))
     if config.against:
         print(describe_comparison(compare(systems)))

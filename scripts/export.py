@@ -46,7 +46,7 @@ def module_of(form: str) -> ModuleType:
         return importlib.import_module(f"translator.export.{form}")
     except ModuleNotFoundError as error:
         raise UserError(
-            f"format={form}: {error.name} is not installed; `make export FORMAT={form}` or pip install 'translator[{form}]' "
+            f"format={form}: {error.name} is not installed; `make export FORMAT={form}` or pip install '.[{form}]' "
             "brings it") from error
 
 

@@ -62,7 +62,7 @@ def read_keys(file: str | None) -> list[str]:
     if file is None:
         return []
     try:
-        keys = [key for line in Path(file).read_text(encoding="utf-8").splitlines() if (key := line.strip())]
+        keys = [key for line in Path(file).read_text(encoding="utf-8-sig").splitlines() if (key := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"keys={file}: {error}") from error
     if not keys:

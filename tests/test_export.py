@@ -343,7 +343,7 @@ def test_a_folder_that_is_no_export_stays(run_folder, tmp_path, script):
 def test_a_library_that_is_missing_is_named(run_folder, tmp_path, script):
     (tmp_path / "transformers.py").write_text("raise ModuleNotFoundError('gone', name='transformers')")
     result = script("export", f"run={run_folder}", "format=huggingface", PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert_user_error(result, "transformers is not installed", "make export FORMAT=huggingface", "translator[huggingface]")
+    assert_user_error(result, "transformers is not installed", "make export FORMAT=huggingface", ".[huggingface]")
 
 
 def test_an_export_takes_the_place_of_an_earlier_one_whole_or_not_at_all(tmp_path):
@@ -357,3 +357,10 @@ def test_an_export_takes_the_place_of_an_earlier_one_whole_or_not_at_all(tmp_pat
         raise RuntimeError
     assert (path / "second").is_file()
     assert list(tmp_path.iterdir()) == [path]
+    (tmp_path / "latest").symlink_to(path)
+    with replaced(tmp_path / "latest", tmp_path / "run", "ctranslate2") as folder:
+        (folder / "third").touch()
+        with pytest.raises(UserError, match="another process writes it"), replaced(path, tmp_path / "run", "ctranslate2"):
+            pass
+    assert (tmp_path / "latest").is_symlink()
+    assert (path / "third").is_file()

@@ -227,6 +227,24 @@ def test_languages_are_detected_and_swapped(page):
     page.until(lambda: "Detected: " in page["source"].text)
 
 
+def test_swapping_leaves_what_has_no_translation_yet(page):
+    page.type(TEXTS[0])
+    page.driver.execute_script("""
+        const text = document.getElementById("text");
+        text.value += "\\n" + arguments[0];
+        text.dispatchEvent(new Event("input"));
+        document.getElementById("swap").click();""", TEXTS[1])
+    assert page["text"].get_attribute("value") == f"{TEXTS[0]}\n{TEXTS[1]}"
+    assert page["source"].get_attribute("value") == "de"
+
+
+def test_a_line_that_is_refused_is_quoted(page):
+    page.type(TEXTS[0])
+    page.driver.execute_script("fetch = async () => new Response('{\"error\": \"line 1: too long\"}', {status: 400})")
+    page["text"].send_keys("\n" + TEXTS[1])
+    page.until(lambda: page["error"].text == f"“{TEXTS[1]}”: too long")
+
+
 def test_it_copies(page):
     page.type(TEXTS[0])
     page["copy"].click()

@@ -178,6 +178,7 @@ def server(trained_folder, reverse_folder, tmp_path_factory) -> Iterator[Server]
     log = tmp_path_factory.mktemp("server") / "log"
     with serving(log, f"run=[{trained_folder},{reverse_folder}]", "max_characters=3000", "max_texts=50") as running:
         yield running
+        assert "Traceback" not in running.said
 
 
 @pytest.fixture(scope="session")
@@ -377,11 +378,6 @@ def test_mistakes_are_told_in_one_line(script, trained_folder, tmp_path):
     assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'keys'}"), "holds no key")
     with pytest.raises(UserError, match="another run is for en to de"):
         Service(from_hydra(ServeConfig, composed("serve")), [str(trained_folder)] * 2)
-
-
-def test_nothing_asked_of_the_server_left_a_traceback(server):
-    """After all the others."""
-    assert "Traceback" not in server.said
 
 
 # The server in this process, whose work can be held up

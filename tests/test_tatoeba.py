@@ -120,6 +120,15 @@ def test_an_interrupted_build_leaves_no_dataset_and_the_next_one_is_whole(tmp_pa
     assert {p.name for p in tmp_path.iterdir()} == {path.name, "tatoeba"}
 
 
+def test_what_a_user_keeps_there_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(tatoeba, "download", lambda folder: pytest.fail("fetched"))
+    (tmp_path / "tatoeba").mkdir()
+    (tmp_path / "tatoeba" / "mine.tsv").write_text("precious")
+    with pytest.raises(UserError, match="move it away"):
+        tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
+    assert (tmp_path / "tatoeba" / "mine.tsv").read_text() == "precious"
+
+
 def test_an_archive_at_hand_is_not_fetched_again(tmp_path, monkeypatch):
     downloads = tmp_path / ".tatoeba.download"
     downloads.mkdir()
@@ -127,6 +136,7 @@ def test_an_archive_at_hand_is_not_fetched_again(tmp_path, monkeypatch):
     monkeypatch.setattr(tatoeba, "SHA256", sha256)
     monkeypatch.setattr(tatoeba.build, "__kwdefaults__", {"sha256": sha256})
     monkeypatch.setattr(tatoeba, "download", lambda folder: pytest.fail("fetched again"))
+    (tmp_path / "tatoeba").mkdir()  # an empty folder is nobody's
     tatoeba.prepare_tatoeba(tmp_path / "tatoeba")
     assert [p.name for p in tmp_path.iterdir()] == ["tatoeba"]
 

@@ -237,6 +237,57 @@ def test_a_run_may_be_given_more_updates(setup):
     assert setup(options(max_updates=12)).fit().update == 12
 
 
+def test_weights_that_an_earlier_end_left_stay_until_there_are_better_ones(setup):
+    folder = setup(options(max_updates=4, metric="loss"), "run").folder
+    setup(options(max_updates=4, metric="loss")).fit()
+    outcome = folder.load_outcome()
+    folder.save_outcome(outcome | {"kept": "an average", "metrics": outcome["metrics"] | {"loss": 0.5}})
+    left = load_tensors(folder.model_file)
+    longer = setup(options(max_updates=12, metric="loss"))
+    chosen = longer.fit()
+    assert (chosen.update, chosen.kept, chosen.metrics["loss"]) == (12, "an average", 0.5)
+    assert_same(load_tensors(folder.model_file), left)
+
+
+@pytest.mark.parametrize("was_best", [True, False])
+def test_a_training_ends_without_an_older_checkpoint_that_cannot_be_read_any_more(setup, capsys, was_best):
+    config = options(max_updates=16, average="best", average_count=3, metric="loss")
+    trainer = setup(config)
+    trainer.fit()
+    folder = trainer.folder
+    folder.outcome_file.unlink()
+    left = folder.average([8])
+    save_tensors(folder.model_file, left)
+    (folder.checkpoints / "00000008" / "weights.safetensors").write_bytes(b"x")
+    again = setup(config)
+    if was_best:
+        next(v for v in again.state.validations if v["update"] == 8)["loss"] = 0.1
+    outcome = again.fit()
+    assert "going on without it" in capsys.readouterr().err
+    if was_best:  # the weights that its validation has left are all there is
+        assert outcome.kept == "checkpoint of update 8"
+        assert_same(load_tensors(folder.model_file), left)
+    else:
+        assert "8" not in outcome.kept.replace(",", "").split()
+
+
+def test_a_run_that_goes_on_to_better_weights_has_no_longer_ended(setup):
+    setup(options(max_updates=4, metric="loss")).fit()
+    longer = setup(options(max_updates=12, metric="loss"))
+    step = longer._update
+
+    def update_then_die() -> None:
+        if longer.state.update == 10:
+            raise MemoryError
+        step()
+
+    longer._update = update_then_die  # type: ignore[method-assign]
+    assert longer.folder.load_outcome() is not None
+    with pytest.raises(MemoryError):
+        longer.fit()
+    assert longer.folder.load_outcome() is None
+
+
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, place, monkeypatch):
     """It comes just before or after a load into the model: of the moving average, or back."""

@@ -27,13 +27,18 @@ class AttentionMaps:
 @torch.no_grad()
 def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
     """The weights of `model`, as it stands, for the ids of a pair, both with EOS."""
-    batch = collate([source], [target]).to(next(model.parameters()).device)
-    self_attentions = [layer.self_attention for layer in (*model.encoder, *model.decoder)]
-    with _watched(self_attentions) as weights:
-        memory = model.encode(batch.source)
-        _, cross = model.decode(batch.target_in, memory, padding_mask(batch.source, PAD_ID), need_weights=True)
+    with _watched([layer.self_attention for layer in (*model.encoder, *model.decoder)]) as weights:
+        cross = cross_attention(model, source, target)
     layers = len(model.encoder)
-    return AttentionMaps(torch.cat(weights[:layers]), torch.cat(weights[layers:]), torch.cat(cross))
+    return AttentionMaps(torch.cat(weights[:layers]), torch.cat(weights[layers:]), cross)
+
+
+@torch.no_grad()
+def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
+    """The same from target to source alone, (L, H, T, S), with no other weights in memory."""
+    batch = collate([source], [target]).to(next(model.parameters()).device)
+    _, cross = model.decode(batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), need_weights=True)
+    return torch.cat(cross)
 
 
 @contextmanager

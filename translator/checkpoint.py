@@ -234,9 +234,11 @@ class RunFolder:
 
     def clear_partial(self) -> None:
         """Remove what a process that was killed while it wrote has left; for the sole user of the folder."""
-        for place in (self.path, self.checkpoints):
-            for left in place.glob(".*.partial"):
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        for left in self.checkpoints.glob(".*.partial"):
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        for left in self.path.glob(".*.partial"):
+            if left.is_symlink() or not left.is_dir():  # folders are exports, of another process perhaps
+                left.unlink()
 
     def resumable(self) -> list[int]:
         """The updates of the checkpoints that hold all it takes to go on, newest first."""
@@ -274,6 +276,17 @@ class RunFolder:
     def load_state(self, update: int) -> dict[str, Any]:
         """The state alone of a checkpoint."""
         return unsealed(self._checkpoint(update) / "state.json")
+
+    def readable(self, updates: Sequence[int]) -> list[int]:
+        """Those whose weights can be read; of the others it is said."""
+        found = []
+        for update in updates:
+            try:
+                load_tensors(self._checkpoint(update) / "weights.safetensors")
+                found.append(update)
+            except UserError as damage:
+                say(f"warning: {damage}; going on without it")
+        return found
 
     def average(self, updates: Sequence[int]) -> Weights:
         """The mean of the weights of several checkpoints."""
@@ -330,10 +343,11 @@ def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, .
 
 def newest_run(runs: Path) -> Path:
     """The run folder whose weights were written last."""
-    models = sorted(runs.glob("*/model.safetensors"), key=lambda path: path.stat().st_mtime)
-    if not models:
+    with_weights = (path.parent for path in runs.glob("*/model.safetensors"))
+    trained = [run for run in with_weights if RunFolder(run).config_file.is_file()]  # exports are no runs
+    if not trained:
         raise UserError(f"{runs}: no trained run here yet; `make train` makes one, or name one with run=FOLDER")
-    return models[-1].parent
+    return max(trained, key=lambda run: RunFolder(run).model_file.stat().st_mtime)
 
 
 def weights_of(model: nn.Module) -> Weights:

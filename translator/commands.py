@@ -48,6 +48,7 @@ class EvaluateConfig(ScoringConfig):
         require((self.source_file is None) == (self.reference_file is None), "source_file",
                 "and reference_file go together: give both or neither")
         require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
+        require(self.split == "test" or self.source_file is None, "split", "means nothing for files")
         require(self.worst >= 0, "worst", "must be at least 0")
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.files import write_text
+from translator.languages import split_tag
 from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
 from translator.translate import Translator, as_line
 from translator.translation import Translation
@@ -81,9 +82,10 @@ def evaluate(
     if all(translation.refused for translation in translations):
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
+    texts = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]
     return Evaluation(
         sources, references, hypotheses, translations, score(hypotheses, references),
-        scores_by_length(sources, hypotheses, references), search, seconds)
+        scores_by_length(texts, hypotheses, references), search, seconds)
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:

@@ -136,7 +136,10 @@ def _fonts(*texts: str) -> tuple[list[str], set[str]]:
 
 @cache
 def _characters(file: str) -> frozenset[str]:
-    return frozenset(map(chr, FT2Font(file).get_charmap()))
+    try:
+        return frozenset(map(chr, FT2Font(file).get_charmap()))
+    except (OSError, RuntimeError):  # matplotlib's list of fonts is older than the machine's
+        return frozenset()
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -73,6 +73,8 @@ def prepare_tatoeba(folder: Path) -> None:
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     with lock:  # of several processes one fetches
         if not (folder / "README.md").is_file():
+            if folder.is_file() or any(folder.glob("*")):
+                raise UserError(f"{folder}: holds something else than the default data, whose place it is; move it away")
             archive = downloads / ARCHIVE
             if not archive.is_file() or _sha256(archive) != SHA256:
                 download(downloads)
@@ -117,7 +119,6 @@ def build(archive: Path, folder: Path, *, sha256: str = SHA256) -> None:
     partial.mkdir(parents=True)
     pq.write_table(table, partial / "train.parquet", compression="zstd")
     (partial / "README.md").write_text(card(table), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
 

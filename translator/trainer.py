@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -270,7 +270,8 @@ class Trainer:
                 if self._tracker is not None:
                     self.validator.show(self.state.update, metrics, translations, self._tracker)
                 self.state.validations.append({"update": self.state.update, **metrics})
-                if first() and self._best()["update"] == self.state.update:
+                earlier = outcome_of(self.folder.load_outcome()) if first() else None
+                if first() and self._best()["update"] == self.state.update and not self._surpasses(earlier, metrics):
                     self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, which these weights are not
                     save_tensors(self.folder.model_file, weights_of(self.model))
             self._save()  # of this update once more: its state alone is new
@@ -278,12 +279,13 @@ class Trainer:
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
-        outcome = outcome_of(decide(self.folder.load_outcome))
-        if outcome is not None and outcome.update == self.state.update:
-            return outcome
+        earlier = outcome_of(decide(self.folder.load_outcome))
+        if earlier is not None and earlier.update == self.state.update:
+            return earlier
         best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
-        of_kept, updates = [best["update"]], to_average(self.state.validations, self.config.train)
+        updates = decide(lambda: self.folder.readable(to_average(self.state.validations, self.config.train)))
+        of_kept = decide(lambda: self.folder.readable([best["update"]]))  # if not, model.safetensors has had them since
         if len(updates) > 1:
             with self._using(self.folder.average(updates)):
                 averaged, _ = self.validator.measure()
@@ -291,10 +293,19 @@ class Trainer:
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
                 of_kept = updates
         chosen = Outcome(self.state.update, kept, metrics, reason)
-        if first():  # the weights too, whatever an earlier end of this run has left
-            save_tensors(self.folder.model_file, self.folder.average(of_kept))
+        if earlier is not None and self._surpasses(earlier, metrics):
+            chosen, of_kept = replace(chosen, kept=earlier.kept, metrics=earlier.metrics), []
+        if first():
+            if of_kept:
+                self.folder.outcome_file.unlink(missing_ok=True)
+                save_tensors(self.folder.model_file, self.folder.average(of_kept))
             self.folder.save_outcome(asdict(chosen))
         return chosen
+
+    def _surpasses(self, earlier: Outcome | None, metrics: Mapping[str, float]) -> bool:
+        """Whether the weights that an earlier end of this run has left are better."""
+        metric = self.config.train.metric
+        return earlier is not None and metric in earlier.metrics and better(metric, earlier.metrics[metric], metrics[metric])
 
     def _best(self) -> Validation:
         return ranked(self.state.validations, self.config.train)[0]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from translator.attention_maps import attention_maps
+from translator.attention_maps import cross_attention
 from translator.batching import Batch, BatchSource
 from translator.console import say
 from translator.data import Corpus
@@ -22,6 +23,8 @@ from translator.model import Transformer
 from translator.tracking import Tracker
 
 SAMPLE_TRANSLATIONS = 5
+# Tokens of a side of the pair whose attention is drawn: of more, a picture is too large.
+LONGEST_DRAWN = 100
 
 Translate = Callable[[Sequence[str]], list[str]]
 Metrics = dict[str, float]
@@ -54,6 +57,8 @@ class Validator:
                 f"data.validation: a sentence has {longest:,} tokens, more than model.max_positions="
                 f"{model.config.max_positions:,}; raise that, or leave the sentence out")
         self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max(max_tokens, longest), seed=0)
+        lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
+        self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)  # which pair, if any
 
     @torch.no_grad()
     def measure(self) -> tuple[Metrics, list[str]]:
@@ -79,11 +84,11 @@ class Validator:
         rows = [("source", "translation", "reference"), ("---",) * 3]
         rows += zip(samples["source"], translations, samples["target"], strict=False)
         tracker.text(update, "validation/samples", "\n".join(f"| {' | '.join(row)} |" for row in rows))
-        tracker.attention_map(update, "validation/attention", *self._attention_of_first())
+        if self._drawn is not None:
+            tracker.attention_map(update, "validation/attention", *self._attention_of(self.corpus.validation[self._drawn]))
 
-    def _attention_of_first(self) -> tuple[Tensor, list[str], list[str]]:
-        """The last layer's cross-attention (H, T, S) for the first pair, and both sides' pieces."""
-        pair = self.corpus.validation[0]
-        maps = attention_maps(self.model, pair["source_ids"], pair["target_ids"])
-        return (maps.cross[-1], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
+    def _attention_of(self, pair: dict[str, Any]) -> tuple[Tensor, list[str], list[str]]:
+        """The last layer's cross-attention (H, T, S) for a pair, and both sides' pieces."""
+        cross = cross_attention(self.model, pair["source_ids"], pair["target_ids"])
+        return (cross[-1], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
                 self.corpus.target_tokenizer.pieces(pair["target_ids"]))

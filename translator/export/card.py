@@ -56,6 +56,8 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     """For a run's folder, with the lines of Python that use what was exported, by this library."""
     config = folder.load_config()
     name, data, search = folder.path.resolve().name, config.data, decoding.search
+    of_hub = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
+    began_as = of_hub or Path(config.init or "").name  # where a folder lay is nobody's business
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
     licence, dataset = _data_card(data) if trained else (None, None)
     corpus = dataset or (Path(data.path).name if data.path else "files")
@@ -63,10 +65,10 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     metadata = ModelCardData(
         model_name=name, language=codes or None, license=licence, library_name=library, pipeline_tag="translation",
-        base_model=config.init if config.init and not Path(config.init).exists() else None,
+        base_model=of_hub,
         datasets=[dataset] if dataset else None, metrics=list(evaluation.get("scores", {})) or None,
         eval_results=_results(corpus, evaluation) or None)
-    origin = f"Its weights began as those of `{config.init}`, whose licence holds. " if config.init else ""
+    origin = f"Its weights began as those of `{began_as}`, whose licence holds. " if began_as else ""
     if trained:
         origin += f"It was trained on `{corpus}`" + (f" (licence: {licence})." if licence else ".")
     is_gnmt = search.length_penalty_form == "gnmt" and search.beam_size > 1

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from translator import __version__
 from translator.errors import UserError
 
@@ -18,15 +20,22 @@ MARK = "translator.json"
 @contextmanager
 def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     """A folder to write to, which takes the name `path` at the end if nothing is raised, in place of an earlier export."""
+    path = path.resolve()  # so that a link stays a link
     if path.exists() and not (path / MARK).is_file():
         raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
     partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(f"output={path}: another process writes it; wait for its end, or name another") from None
     if old.exists() and not path.exists():  # a process was killed between two renames
         old.rename(path)
     try:
         for left in (partial, old):
             shutil.rmtree(left, ignore_errors=True)
-        partial.mkdir(parents=True)
+        partial.mkdir()
         yield partial
         mark = {"format": form, "run": run.resolve().name, "version": __version__}
         (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
@@ -40,3 +49,5 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     finally:
         for left in (partial, old):
             shutil.rmtree(left, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()

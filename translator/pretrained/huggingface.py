@@ -58,7 +58,7 @@ def _read(source: str) -> tuple[Any, Any]:
     except ImportError as error:
         raise UserError(
             "no run folder, and other models are loaded by transformers, which is missing: make .venv/ready-huggingface, "
-            "or pip install 'translator[huggingface]'") from error
+            "or pip install '.[huggingface]'") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with warnings.catch_warnings(), _telling_what_failed():

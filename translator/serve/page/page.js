@@ -13,6 +13,7 @@ let languages = [], settings = {};
 let known = new Map();   // by line: its sentences, as /details tells them
 let chosen = new Map();  // by a sentence's source: which of its translations is shown
 let shown = [];          // the sentences of each line of the output
+let drawn = "";          // the text that they translate
 let marks = [];          // in the mirror, of each line and sentence: an element for each token
 let selected = null;     // the sentence whose alternatives are shown
 let asking = null;       // what stops the request under way
@@ -84,7 +85,7 @@ async function translate() {
     const answer = await response.json().catch(() => ({ error: `The server answers ${response.status}.` }));
     if (mine.signal.aborted) return;
     if (response.status === 503) timer = setTimeout(translate, 1000 * response.headers.get("Retry-After"));
-    if (!response.ok) throw new Error(answer.error);
+    if (!response.ok) throw new Error(answer.error.replace(/^line (\d+)/, (_, number) => `“${lines[number - 1]}”`));
     lines.forEach((line, number) =>
       known.set(line, answer.texts[0][number].filter(sentence => sentence.translations.length)));
     if (answer.detectedLanguage) source.selectedOptions[0].textContent = `Detected: ${nameOf(answer.detectedLanguage[0].language)}`;
@@ -130,6 +131,7 @@ function drawMark(span) {
 function draw() {
   const lines = text.value.split("\n");
   shown = lines.map(line => known.get(line) ?? []);
+  drawn = text.value;
   output.classList.remove("waiting");
   const sentences = shown.flat();
   output.replaceChildren(...(text.value.trim() ? shown : []).map(drawLine));
@@ -145,7 +147,7 @@ function draw() {
 function drawLine(sentences, number) {
   const line = element("p", { dir: "auto" });
   sentences.forEach((sentence, place) => {
-    if (place) line.append(" ");
+    if (place) line.append(between(sentences[place - 1], sentence));
     line.append(...wordsOf(sentence, () => marks[number]?.[place] ?? []));
   });
   return line;
@@ -180,7 +182,8 @@ function drawWord(sentence, tokens, marksOf) {
     const weights = weightsOf(sentence, tokens);
     marksOf().forEach((mark, place) => mark.style.setProperty("--weight", weights[place]));
     const sure = Math.round(100 * Math.exp(tokens.reduce((sum, token) => sum + token.log_probability, 0)));
-    say(`“${word.textContent}”, ${sure} % sure, from “${sentence.source[weights.indexOf(1)].trim()}”`);
+    const from = sentence.source[weights.indexOf(1)];
+    say(`“${word.textContent}”, ${sure} % sure` + (from === undefined ? "" : `, from “${from.trim()}”`));
   };
   const select = () => {
     attend();
@@ -225,7 +228,7 @@ function drawAlternatives() {
 function weightsOf(sentence, tokens) {
   const weights = sentence.source.map((_, place) => tokens.reduce((sum, token) => sum + token.attention[place], 0));
   const most = Math.max(...weights);
-  return weights.map(weight => (weight < FAINT * most ? 0 : weight / most));
+  return weights.map(weight => (weight <= FAINT * most ? 0 : weight / most));
 }
 
 function rest() {
@@ -259,7 +262,7 @@ $("key-field").addEventListener("submit", event => event.preventDefault());
 for (const select of [source, target]) select.addEventListener("change", () => { setPair(source.value, target.value); changed(); });
 
 $("swap").addEventListener("click", () => {
-  text.value = wholeText();
+  if (drawn === text.value) text.value = wholeText(); // what has no translation yet stays
   setPair(target.value, source.value);
   changed();
 });
@@ -280,8 +283,17 @@ $("copy").addEventListener("click", async () => {
   }
 });
 
+// The scripts of East Asia put no space between sentences.
+function between(before, after) {
+  const text = translationOf(before).text.slice(-1) + translationOf(after).text.slice(0, 1);
+  return /[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60]/.test(text) ? "" : " ";
+}
+
 function wholeText() {
-  return shown.map(line => line.map(sentence => translationOf(sentence).text).filter(Boolean).join(" ")).join("\n");
+  return shown.map(line => {
+    const sentences = line.filter(sentence => translationOf(sentence).text);
+    return sentences.map((sentence, place) => (place ? between(sentences[place - 1], sentence) : "") + translationOf(sentence).text).join("");
+  }).join("\n");
 }
 
 try {

@@ -18,6 +18,7 @@ from translator.capacity import MOST, fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into
 from translator.config import RunConfig
 from translator.console import say
+from translator.cooccurrence import embed_by_cooccurrence
 from translator.data import Corpus, describe, prepare
 from translator.device import name_of_precision, resolve_device, resolve_precision, tune_cpu
 from translator.distributed import decide, first, size, together
@@ -88,6 +89,8 @@ def train(
     if weights is not None:
         load_into(model, weights, folder.model_file)
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
+    elif config.model.embeddings == "cooccurrence" and not decide(folder.resumable):
+        embed_by_cooccurrence(model, corpus, config.seed)
     model = model.to(device)
     precision = resolve_precision(config.precision, device)
     greedy = config.search.plain(config.train.validation_beam)
@@ -182,8 +185,8 @@ def report(
     say(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
     sources, references = list(corpus.test["source"]), list(corpus.test["target"])
     evaluation = evaluate(translator, sources, references, config.search)
-    evaluation.save(folder.path / "evaluation-test")
     say(describe_evaluation(evaluation))
+    evaluation.save(folder.path / "evaluation-test")
     for source, hypothesis, reference in list(
             zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True))[:SAMPLE_TRANSLATIONS]:
         say(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")

@@ -112,7 +112,8 @@ class ModelConfig:
     encoder_window: int | tuple[int | None, ...] | None
     decoder_window: int | tuple[int | None, ...] | None
     tied: Literal["none", "target", "all"]
-    output_bias: bool = False  # younger than other options
+    output_bias: bool = False  # younger than other options, as is `embeddings`
+    embeddings: Literal["random", "cooccurrence"] = "random"
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -266,6 +267,11 @@ class SearchConfig:
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
         require(self.temperature > 0, "search.temperature", "must be above 0")
         require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
+        for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
+            require(self.sampling or getattr(self, name) == off, f"search.{name}", "is for search.sampling=true")
+        require(self.mbr is None or self.beam_size > 1, "search.mbr", "needs candidates: raise search.beam_size")
+        require(self.max_length is None or self.min_length <= self.max_length, "search.min_length",
+                f"({self.min_length}) is more than search.max_length ({self.max_length})")
         require(all(phrase.strip() for phrase in self.banned), "search.banned", "must not hold an empty phrase")
         require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
         require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
@@ -283,8 +289,8 @@ class SearchConfig:
     def plain(self, beam_size: int) -> SearchConfig:
         """Beam search with the same penalties and limits, for the best output alone, without anything else."""
         return dataclasses.replace(
-            self, beam_size=beam_size, n_best=1, groups=1, sampling=False, prefix="", required=(), banned=(), terminology=None,
-            mbr=None, shortlist=0)
+            self, beam_size=beam_size, n_best=1, groups=1, sampling=False, temperature=1.0, top_k=0, top_p=1.0, prefix="",
+            required=(), banned=(), terminology=None, mbr=None, shortlist=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

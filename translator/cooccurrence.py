@@ -1,0 +1,70 @@
+"""Embeddings to begin with: pieces that stand in the same pairs of sentences begin alike (floor 4).
+
+So do words and their translations, which is what cross-attention has to find out otherwise. Cross-language latent semantic
+indexing (Dumais et al. 1997, AAAI Spring Symposium SS-97-05) of positive pointwise mutual information (Levy and Goldberg 2014,
+https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from translator.data import Corpus
+from translator.model import Transformer
+
+# Pieces in the same pair that are counted: enough for tens of thousands of pairs, in seconds; of larger corpora a sample.
+MOST_COUNTED = 20_000_000
+READ_PAIRS = 5_000
+# Of an embedding's square, the share that comes from co-occurrence; the rest stays random, so that no two pieces are alike.
+SHARE = 0.5
+# Dimensions beyond those kept, and rounds, of the randomised decomposition (Halko et al. 2011, https://arxiv.org/abs/0909.4061).
+EXTRA, ROUNDS = 16, 3
+
+
+@torch.no_grad()
+def embed_by_cooccurrence(model: Transformer, corpus: Corpus, seed: int) -> None:
+    """Mix into the random embeddings of `model` those that follow from the pairs of train: a function of `seed`."""
+    source, target, output = model.source_embedding.tokens.weight, model.target_embedding.tokens.weight, model.output.weight
+    shift = 0 if corpus.source_tokenizer is corpus.target_tokenizer else len(source)  # of target ids behind the source's
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vectors = _vectors(_pieces_of_pairs(corpus, shift, seed), shift + len(target), model.config.d_model)
+    for table, rows in {source: vectors[: len(source)], target: vectors[shift:], output: vectors[shift:]}.items():
+        known = rows.norm(dim=1, keepdim=True) > 0
+        mixed = (1 - SHARE) ** 0.5 * table + SHARE**0.5 * rows.to(table)
+        table.copy_(torch.where(known.to(table.device), mixed, table))
+
+
+def _pieces_of_pairs(corpus: Corpus, shift: int, seed: int) -> Tensor:
+    """Which pieces, (P, V) by their ids, stand in each pair: 2 x N numbers of pair and piece."""
+    pairs: list[np.ndarray] = []
+    pieces: list[np.ndarray] = []
+    order = np.random.default_rng(seed).permutation(len(corpus.train))
+    for first in range(0, len(order), READ_PAIRS):
+        some = corpus.train[order[first : first + READ_PAIRS]]
+        for source, target in zip(some["source_ids"], some["target_ids"], strict=True):
+            pieces.append(np.unique([*source, *(i + shift for i in target)]))
+            pairs.append(np.full(len(pieces[-1]), len(pairs)))
+        if sum(len(of_pair) ** 2 for of_pair in pieces) > MOST_COUNTED:
+            break
+    return torch.from_numpy(np.stack([np.concatenate(pairs), np.concatenate(pieces)]))
+
+
+def _vectors(occurrences: Tensor, vocab: int, width: int) -> Tensor:
+    """Unit vectors (V, D) of all pieces that co-occur with others more than by chance; zeros for the rest."""
+    count = int(occurrences[0].max()) + 1
+    stands = torch.sparse_coo_tensor(occurrences, torch.ones(occurrences.size(1)), (count, vocab))
+    together = torch.sparse.mm(stands.t(), stands).coalesce()
+    often = torch.sparse.sum(stands, 0).to_dense()
+    first, second = together.indices()
+    information = (together.values() * count / (often[first] * often[second])).log().clamp(min=0)
+    matrix = torch.sparse_coo_tensor(together.indices(), information, together.shape).coalesce()
+    _, strengths, directions = torch.svd_lowrank(matrix, q=min(width + EXTRA, vocab), niter=ROUNDS)
+    kept = min(width, len(strengths))
+    vectors = torch.zeros(vocab, width)
+    vectors[:, :kept] = directions[:, :kept] * strengths[:kept].sqrt()
+    norms = vectors.norm(dim=1, keepdim=True)
+    rotation, _ = torch.linalg.qr(torch.randn(width, width))  # spreads what the directions hold over all heads
+    return torch.where(norms > 1e-3, vectors / norms.clamp(min=1e-3), 0) @ rotation

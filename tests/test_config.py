@@ -67,7 +67,7 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("tokenizer.vocab_size=1e4", "tokenizer.vocab_size"), ("tokenizer.model_type=wordpiece", "tokenizer.model_type"),
     ("tokenizer.sampling=2", "tokenizer.sampling"), ("tokenizer.joint=maybe", "tokenizer.joint"),
     ("model.d_model=100", "model.d_model"), ("model.dropout=1", "model.dropout"), ("model.num_heads=0", "model.num_heads"),
-    ("model.norm=sandwich", "model.norm"), ("model.encoder_window=[1,2]", "model.encoder_window"),
+    ("model.norm=sandwich", "model.norm"), ("model.encoder_window=[1,2,3]", "model.encoder_window"),
     ("model.decoder_window=0", "model.decoder_window"), ("model.encoder_layers=true", "model.encoder_layers"),
     ("optim.lr=0", "optim.lr"), ("optim.betas=[0.9]", "optim.betas"), ("optim.betas=0.9", "optim.betas"),
     ("optim.schedule=step", "optim.schedule"), ("optim.clip_norm=-1", "optim.clip_norm"),
@@ -102,7 +102,7 @@ def test_a_misspelt_option_is_told_the_nearest():
 
 
 def test_yaml_round_trip(tmp_path):
-    config = run_config("model.encoder_window=[3,null,3,null]", "data.train=[a.en,a.de]", "data.path=null", "data.limit=10")
+    config = run_config("model.encoder_window=[3,null]", "data.train=[a.en,a.de]", "data.path=null", "data.limit=10")
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert build(RunConfig, read_yaml(tmp_path / "config.yaml")) == config
 

@@ -7,6 +7,8 @@ https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-facto
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,7 +30,8 @@ def embed_by_cooccurrence(model: Transformer, corpus: Corpus, seed: int) -> None
     """Mix into the random embeddings of `model` those that follow from the pairs of train: a function of `seed`."""
     source, target, output = model.source_embedding.tokens.weight, model.target_embedding.tokens.weight, model.output.weight
     shift = 0 if corpus.source_tokenizer is corpus.target_tokenizer else len(source)  # of target ids behind the source's
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch calls its sparse matrices a beta
         torch.manual_seed(seed)
         vectors = _vectors(_pieces_of_pairs(corpus, shift, seed), shift + len(target), model.config.d_model)
     for table, rows in {source: vectors[: len(source)], target: vectors[shift:], output: vectors[shift:]}.items():
@@ -60,7 +63,7 @@ def _vectors(occurrences: Tensor, vocab: int, width: int) -> Tensor:
     often = torch.sparse.sum(stands, 0).to_dense()
     first, second = together.indices()
     information = (together.values() * count / (often[first] * often[second])).log().clamp(min=0)
-    matrix = torch.sparse_coo_tensor(together.indices(), information, together.shape).coalesce()
+    matrix = torch.sparse_coo_tensor(together.indices(), information, together.shape).to_sparse_csr()  # faster
     _, strengths, directions = torch.svd_lowrank(matrix, q=min(width + EXTRA, vocab), niter=ROUNDS)
     kept = min(width, len(strengths))
     vectors = torch.zeros(vocab, width)

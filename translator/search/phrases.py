@@ -103,7 +103,7 @@ def holds(ids: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def with_wanted(candidates: Candidates, wanted: Tensor, unruled: Tensor) -> Candidates:
-    """Candidates (N, C) and the tokens that phrases ask for, (N, W), with their values in unruled (N, V): only bans bind them."""
+    """Candidates (N, C), and the tokens that phrases ask for, (N, W), as they are in unruled (N, V): only bans bind them."""
     values = unruled.gather(1, wanted).masked_fill(wanted == PAD_ID, -torch.inf)
     return Candidates(*(torch.cat(both, dim=1) for both in zip(candidates, (values, wanted), strict=True)))
 

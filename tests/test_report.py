@@ -38,7 +38,8 @@ def run(script, tmp_path_factory) -> Path:
     result = script(
         "train", *TINY, "name=first", f"runs={folder}", "data=files", f"data.train={train}", f"data.test={test}",
         "data.holdout=10", f"data.cache={folder / 'cache'}", "train.max_epochs=null", "train.max_minutes=null",
-        "train.max_updates=60", "train.validate_every=20", "train.log_every=5", "train.batch_tokens=400", *SHORT[1:])
+        "train.max_updates=60", "train.validate_every=20", "train.log_every=5", "train.batch_tokens=400",
+        "optim.warmup_updates=100", *SHORT[1:])
     assert result.returncode == 0, result.stderr
     return folder / "first"
 

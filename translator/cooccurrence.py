@@ -27,7 +27,7 @@ EXTRA, ROUNDS = 16, 3
 
 @torch.no_grad()
 def embed_by_cooccurrence(model: Transformer, corpus: Corpus, seed: int) -> None:
-    """Mix into the random embeddings of `model` those that follow from the pairs of train: a function of `seed`."""
+    """Mix into the random embeddings of `model`, on the CPU, what follows from the pairs of train: a function of `seed`."""
     source, target, output = model.source_embedding.tokens.weight, model.target_embedding.tokens.weight, model.output.weight
     shift = 0 if corpus.source_tokenizer is corpus.target_tokenizer else len(source)  # of target ids behind the source's
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -36,21 +36,22 @@ def embed_by_cooccurrence(model: Transformer, corpus: Corpus, seed: int) -> None
         vectors = _vectors(_pieces_of_pairs(corpus, shift, seed), shift + len(target), model.config.d_model)
     for table, rows in {source: vectors[: len(source)], target: vectors[shift:], output: vectors[shift:]}.items():
         known = rows.norm(dim=1, keepdim=True) > 0
-        mixed = (1 - SHARE) ** 0.5 * table + SHARE**0.5 * rows.to(table)
-        table.copy_(torch.where(known.to(table.device), mixed, table))
+        table.copy_(torch.where(known, (1 - SHARE) ** 0.5 * table + SHARE**0.5 * rows, table))
 
 
 def _pieces_of_pairs(corpus: Corpus, shift: int, seed: int) -> Tensor:
     """Which pieces, (P, V) by their ids, stand in each pair: 2 x N numbers of pair and piece."""
     pairs: list[np.ndarray] = []
     pieces: list[np.ndarray] = []
+    counted = 0
     order = np.random.default_rng(seed).permutation(len(corpus.train))
     for first in range(0, len(order), READ_PAIRS):
         some = corpus.train[order[first : first + READ_PAIRS]]
         for source, target in zip(some["source_ids"], some["target_ids"], strict=True):
             pieces.append(np.unique([*source, *(i + shift for i in target)]))
             pairs.append(np.full(len(pieces[-1]), len(pairs)))
-        if sum(len(of_pair) ** 2 for of_pair in pieces) > MOST_COUNTED:
+            counted += len(pieces[-1]) ** 2
+        if counted > MOST_COUNTED:
             break
     return torch.from_numpy(np.stack([np.concatenate(pairs), np.concatenate(pieces)]))
 

@@ -14,7 +14,7 @@ from translator.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Details:
-    """Of a text's sentences one after the other."""
+    """Of a translation; where a text was split, of its sentences one after the other."""
 
     pieces: tuple[str, ...]  # EOS last, of each sentence
     log_probabilities: tuple[float, ...]
@@ -22,11 +22,11 @@ class Details:
     alignment: tuple[tuple[int, int], ...]  # numbers of source and target words, from 0
 
 
-def details_of(
+def tell(
     rated: Iterable[tuple[tuple[Ids, Ids], Rating]], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
     options: SearchConfig,
 ) -> Details:
-    """Of the sentences of a text: the ids of each and of its translation, both with EOS, and what the models make of it."""
+    """The details of a text. `rated`: of each sentence its ids and its translation's, both with EOS, and the models' rating."""
     told = Details((), (), 0.0, ())
     source_words = target_words = 0
     for (source, target), rating in rated:

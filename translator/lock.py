@@ -1,4 +1,4 @@
-"""One process at a time on a folder (floor 1)."""
+"""One process at a time on a file or a folder (floor 1)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from translator.errors import UserError, one_line
+
+
+def locked(file: Path, told: str) -> FileLock:
+    """A lock on a file, held; UserError, which tells this, where another process holds it."""
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(told) from None
+    return lock
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from filelock import FileLock, Timeout
-
 from translator.errors import UserError
+from translator.lock import locked
 
 
 class Output:
@@ -38,11 +37,8 @@ class Output:
             raise UserError(f"output={name}: is what is read; name another file")
         if self.path.is_dir():
             raise UserError(f"output={name}: is a folder; name a file")
-        self._lock = FileLock(f"{self.partial}.lock")
-        try:
-            self._lock.acquire(blocking=False)
-        except Timeout:
-            raise UserError(f"{self.partial}: another process writes it; wait for its end, or name another output") from None
+        self._lock = locked(
+            Path(f"{self.partial}.lock"), f"{self.partial}: another process writes it; wait for its end, or name another file")
         if self.about.is_file() and self.partial.is_file():
             self._take_up(self.job or {})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from translator.errors import UserError
+from translator.metrics import better
 from translator.selection import Validation
 from translator.validation import Metrics
 
@@ -57,6 +58,10 @@ class Outcome:
     kept: str  # which weights, in words
     metrics: Metrics  # theirs, on the validation split
     reason: str  # why training stopped
+
+    def surpasses(self, metrics: Metrics, metric: str) -> bool:
+        """Whether its weights are better by this metric than those of other metrics; not where it does not tell."""
+        return metric in self.metrics and better(metric, self.metrics[metric], metrics[metric])
 
 
 def state_of(values: Any, where: Path, metric: str) -> TrainingState:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -271,7 +271,8 @@ class Trainer:
                     self.validator.show(self.state.update, metrics, translations, self._tracker)
                 self.state.validations.append({"update": self.state.update, **metrics})
                 earlier = outcome_of(self.folder.load_outcome()) if first() else None
-                if first() and self._best()["update"] == self.state.update and not self._surpasses(earlier, metrics):
+                stays = earlier is not None and earlier.surpasses(metrics, self.config.train.metric)
+                if first() and self._best()["update"] == self.state.update and not stays:
                     self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, which these weights are not
                     save_tensors(self.folder.model_file, weights_of(self.model))
             self._save()  # of this update once more: its state alone is new
@@ -293,7 +294,7 @@ class Trainer:
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
                 of_kept = updates
         chosen = Outcome(self.state.update, kept, metrics, reason)
-        if earlier is not None and self._surpasses(earlier, metrics):
+        if earlier is not None and earlier.surpasses(metrics, self.config.train.metric):
             chosen, of_kept = replace(chosen, kept=earlier.kept, metrics=earlier.metrics), []
         if first():
             if of_kept:
@@ -301,11 +302,6 @@ class Trainer:
                 save_tensors(self.folder.model_file, self.folder.average(of_kept))
             self.folder.save_outcome(asdict(chosen))
         return chosen
-
-    def _surpasses(self, earlier: Outcome | None, metrics: Mapping[str, float]) -> bool:
-        """Whether the weights that an earlier end of this run has left are better."""
-        metric = self.config.train.metric
-        return earlier is not None and metric in earlier.metrics and better(metric, earlier.metrics[metric], metrics[metric])
 
     def _best(self) -> Validation:
         return ranked(self.state.validations, self.config.train)[0]

@@ -16,7 +16,7 @@ import torch
 from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
-from translator.details import Details, details_of
+from translator.details import Details, tell
 from translator.device import DecodingPrecision, convert, resolve_device, telling_of_memory
 from translator.errors import UserError
 from translator.languages import split_tag, tag_of
@@ -156,7 +156,7 @@ class Translator:
         return [result.get(i) for i in range(len(ids))]
 
     def _told(self, rated: list[tuple[tuple[Ids, Ids], Rating]], options: SearchConfig) -> Details:
-        return details_of(rated, self.source_tokenizer, self.target_tokenizer, options)
+        return tell(rated, self.source_tokenizer, self.target_tokenizer, options)
 
     # From texts to units
 

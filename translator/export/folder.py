@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from translator import __version__
 from translator.errors import UserError
+from translator.lock import locked
 
 # The file that tells an export from folders that are not ours to replace.
 MARK = "translator.json"
@@ -25,11 +24,8 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
         raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
     partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise UserError(f"output={path}: another process writes it; wait for its end, or name another") from None
+    lock = locked(
+        path.with_name(f".{path.name}.lock"), f"output={path}: another process writes it; wait for its end, or name another")
     if old.exists() and not path.exists():  # a process was killed between two renames
         old.rename(path)
     try:

@@ -145,7 +145,7 @@ class _Beams:
         self.fewest, self.most = length_limits(source, config)  # (B,) tokens before EOS
         self.rules = rules_of(config, demands.banned)
         # What a phrase is spelled with must come: of the bans, those of its own tokens do not bind it.
-        phrases = [tuple(phrase) for of_sentence in demands.phrases or () for phrase in of_sentence]
+        phrases = list(itertools.chain.from_iterable(demands.phrases or ()))
         self.ban = BannedPhrases([ids for ids in demands.banned if not any(holds(phrase, ids) for phrase in phrases)])
         self.prefixes: Tensor | None = None  # (sentences, longest prefix), padded
         if demands.prefixes is not None and any(demands.prefixes):

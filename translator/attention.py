@@ -19,17 +19,25 @@ from translator.dropout import dropout
 from translator.open_rows import OpenRows
 from translator.positions import RelativeBias, RotaryPositions
 
-# On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys.
+# On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys...
 CPU_FUSED_FROM = 512
+# ... but for up to so many sentences, where nothing is masked or trained and calls cost more than what they compute.
+CPU_FUSED_UP_TO = 8
 # Entries by which the room for decoded tokens grows, at least.
 ROOM_STEP = 32
 # Fewest queries that windowed attention takes together: smaller products do not keep a processor busy.
 WINDOW_BLOCK = 64
 
 
-def padding_mask(ids: Tensor, pad_id: int) -> Tensor:
-    """Keys that are real tokens: (B, S) ids -> (B, 1, 1, S)."""
-    return (ids != pad_id)[:, None, None, :]
+def padding_mask(ids: Tensor, pad_id: int) -> Tensor | None:
+    """Keys that are real tokens: (B, S) ids -> (B, 1, 1, S); see `keys_mask`."""
+    return keys_mask(ids != pad_id)
+
+
+def keys_mask(allowed: Tensor) -> Tensor | None:
+    """Keys that every query may attend to: (B, S) -> (B, 1, 1, S). None, to spare work, where a CPU sees that it is all."""
+    cheap_to_ask = allowed.device.type == "cpu" and not torch.compiler.is_compiling()
+    return None if cheap_to_ask and allowed.all() else allowed[:, None, None, :]
 
 
 def causal_mask(query_length: int, key_length: int, *, device: torch.device | None = None) -> Tensor:
@@ -164,11 +172,9 @@ class Past:
         return self.positions[self.entries - 1 : self.entries]
 
     @property
-    def mask(self) -> Tensor:
-        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, room)."""
-        if self._sees is None:
-            return (torch.arange(self.room, device=self.positions.device) < self.entries)[None, None, None]
-        return self._sees[:, None]
+    def mask(self) -> Tensor | None:
+        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, room); None: all that are taken."""
+        return None if self._sees is None else self._sees[:, None]
 
     def append(self, hypotheses: int) -> None:
         """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
@@ -209,7 +215,8 @@ class Past:
         if self._sees is None:
             if parents.size(1) == 1:
                 return
-            self._sees = self.mask[0].expand(len(parents), -1, -1)
+            taken = torch.arange(self.room, device=self.positions.device) < self.entries
+            self._sees = taken.expand(len(parents), 1, -1)
         self._sees = self._sees.gather(1, parents[:, :, None].expand(-1, -1, self.room))
 
     def select(self, sentences: Tensor) -> None:
@@ -310,7 +317,7 @@ class MultiHeadAttention(nn.Module):
             return self.W_o(_join_heads(heads)), None
         bias = None if self.relative is None else self.relative(_positions(queries), _positions(keys))
         all_keys = self.causal and self.window is None and mask is None and bias is None and length == key_length
-        if all_keys and not need_weights and _fused_pays(queries, keys):
+        if all_keys and not need_weights and _fused_pays(queries, keys, masked=False):
             heads = fused_attention(queries, keys, values, causal=True, dropout_p=self.dropout if self.training else 0.0)
             return self.W_o(_join_heads(heads)), None
         mask = self._restrict(mask, length, key_length, x.device)
@@ -325,17 +332,19 @@ class MultiHeadAttention(nn.Module):
         queries, keys, values = (self._split_heads(rows.unpack(W(x))) for W in (self.W_q, self.W_k, self.W_v))
         cache.write(self._turn(keys, past.now), values, past)
         keys, values, mask, positions = cache.keys, cache.values, past.mask, past.positions
-        if self.window is not None:  # the rest is out of reach
-            first = int(torch.searchsorted(positions[: past.entries], past.length - 1 - self.window))
+        if mask is None or self.window is not None:  # the rest is not taken or out of reach
+            first = 0
+            if self.window is not None:
+                first = int(torch.searchsorted(positions[: past.entries], past.length - 1 - self.window))
             near = slice(first, past.entries)
-            keys, values, positions = keys[:, :, near].contiguous(), values[:, :, near].contiguous(), positions[near]
-            mask = mask[..., near]
+            keys, values, positions = keys[:, :, near], values[:, :, near], positions[near]
+            mask = None if mask is None else mask[..., near]
         bias = None if self.relative is None else self.relative(past.now, positions)
         heads, _ = self._weigh(self._turn(queries, past.now), keys, values, mask, bias)
         return self.W_o(rows.pack(heads))
 
     def step_across(
-        self, x: Tensor, rows: OpenRows, keys: Tensor, values: Tensor, *, mask: Tensor, need_weights: bool = False
+        self, x: Tensor, rows: OpenRows, keys: Tensor, values: Tensor, *, mask: Tensor | None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention of the same tokens, x (N, D) -> (N, D); the weights (B, H, K, S) if `need_weights`.
 
@@ -351,7 +360,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """What the heads find, (B, T, D), by the faster path; the weights (B, H, T, S) only if asked for."""
         dropout_p = self.dropout if self.training else 0.0
-        if not need_weights and _fused_pays(queries, keys):
+        if not need_weights and _fused_pays(queries, keys, masked=mask is not None or bias is not None):
             heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
             return _join_heads(heads), None
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
@@ -361,7 +370,7 @@ class MultiHeadAttention(nn.Module):
         return heads if self.rotary is None else self.rotary(heads, positions)
 
     def _split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
 
     def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
         """`mask` together with causality and window; None where nothing is forbidden."""
@@ -381,9 +390,10 @@ def _positions(heads: Tensor) -> Tensor:
     return torch.arange(heads.size(2), device=heads.device)
 
 
-def _fused_pays(queries: Tensor, keys: Tensor) -> bool:
+def _fused_pays(queries: Tensor, keys: Tensor, *, masked: bool) -> bool:
     """Whether PyTorch's kernel outruns the formula."""
-    return queries.device.type != "cpu" or keys.size(2) >= CPU_FUSED_FROM
+    few = queries.size(0) <= CPU_FUSED_UP_TO and not masked and not torch.is_grad_enabled()
+    return queries.device.type != "cpu" or keys.size(2) >= CPU_FUSED_FROM or few
 
 
 def _pays_in_blocks(window: int, length: int, key_length: int, mask: Tensor | None) -> bool:

@@ -78,7 +78,7 @@ class EncoderLayer(nn.Module):
         self.around_attention = _residual(config)
         self.around_feed_forward = _residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x (B, S, D), mask (B, 1, 1, S) of real tokens -> (B, S, D)."""
         x = self.around_attention(x, lambda h: self.self_attention(h, mask=mask)[0])
         return self.around_feed_forward(x, self.feed_forward)
@@ -97,7 +97,7 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = _residual(config)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor, *, need_weights: bool = False
+        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) of the memory's real tokens.
 
@@ -110,7 +110,7 @@ class DecoderLayer(nn.Module):
             lambda h: self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights))
 
     def step(
-        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor, *,
+        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor | None, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.

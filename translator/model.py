@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import KeyValueCache, Past, padding_mask
+from translator.attention import KeyValueCache, Past, keys_mask, padding_mask
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
@@ -53,7 +53,7 @@ class DecoderState:
 
     caches: list[KeyValueCache]  # one a layer
     memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention keys and values, each (B, H, S, head width)
-    mask: Tensor  # (B, 1, 1, S), real source tokens
+    mask: Tensor | None  # (B, 1, 1, S), real source tokens; None: all are
     past: Past
     coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
 
@@ -71,7 +71,7 @@ class DecoderState:
         for cache in self.caches:
             cache.select(sentences)
         self.memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
-        self.mask = self.mask[sentences]
+        self.mask = None if self.mask is None else self.mask[sentences]
         self.past.select(sentences)
         if self.coverage is not None:
             self.coverage = self.coverage[sentences]
@@ -143,7 +143,7 @@ class Transformer(nn.Module):
         return self.encoder_norm(x)
 
     def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor, *, need_weights: bool = False
+        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """Hidden states (B, T, D) of target (B, T) given memory (B, S, D) and its padding mask (B, 1, 1, S).
 
@@ -162,7 +162,7 @@ class Transformer(nn.Module):
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
             memory=[_contiguous(*layer.cross_attention.keys_values(memory)) for layer in self._decoder_layers()],
-            mask=mask[:, None, None, :], past=Past(mask.device),
+            mask=keys_mask(mask), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
     def decode_step(self, tokens: Tensor, state: DecoderState, rows: OpenRows | None = None) -> Tensor:

@@ -41,4 +41,4 @@ class OpenRows:
         """(N, ...) -> (B, K, ...), `fill` in place of the others."""
         if self.chosen is not None:
             x = x.new_full((self.shape[0] * self.shape[1], *x.shape[1:]), fill).index_copy_(0, self.chosen, x)
-        return x.unflatten(0, self.shape)
+        return x.view(*self.shape, *x.shape[1:])

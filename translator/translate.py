@@ -296,7 +296,8 @@ class Translator:
         self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
     ) -> list[list[Hypothesis]]:
         for model in self.models:
-            model.eval()
+            if model.training:
+                model.eval()
         required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
         longest = None if self.positions is None else self.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, longest)

@@ -14,8 +14,10 @@ from torch import Tensor
 from translator.config import SearchConfig
 from translator.tokenizer import EOS_ID, PAD_ID
 
-# Numbers whose largest is found first, on the way to the largest of all.
+# Numbers whose largest is found first, on the way to the largest of all...
 CHUNK = 64
+# ... where there are more than so many numbers: for fewer, the calls cost more than they spare.
+CHUNKED_FROM = 1 << 17
 
 
 class Candidates(NamedTuple):
@@ -29,7 +31,7 @@ class Continuations(NamedTuple):
     """The hypotheses of the next step, each (B, K')."""
 
     totals: Tensor  # log-probabilities
-    parents: Tensor  # which hypothesis each continues
+    parents: Tensor | None  # which hypothesis each continues; None: the one in its place
     tokens: Tensor
 
 
@@ -55,6 +57,8 @@ def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, c
     one, each holds what the groups before it have chosen in this step against a token, `diversity` for each time: diverse beam
     search, Vijayakumar et al. 2016, https://arxiv.org/abs/1610.02424, section 4.1, with Hamming diversity.
     """
+    if candidates.tokens[0].numel() == 1:  # no choice
+        return Continuations(scores + candidates.log_probabilities[:, :, 0], None, candidates.tokens[:, :, 0])
     groups = places.size(1)
     width, size = scores.size(1) // groups, most_continuations(config) // groups
     chosen: list[Continuations] = []
@@ -71,8 +75,8 @@ def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, c
         taken = torch.arange(ranking.size(1), device=scores.device) >= places[:, group, None]
         if config.places_stay:
             taken &= continued == EOS_ID
-        totals = (start + values).flatten(1).gather(1, index).masked_fill(taken, -torch.inf)
-        chosen.append(Continuations(totals, group * width + index // ranked.size(2), continued))
+        totals = ranking if ranked is values else (start + values).flatten(1).gather(1, index)
+        chosen.append(Continuations(totals.masked_fill(taken, -torch.inf), group * width + index // ranked.size(2), continued))
     return Continuations(*(torch.cat(parts, dim=1) for parts in zip(*chosen, strict=True))) if groups > 1 else chosen[0]
 
 
@@ -116,7 +120,10 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     size = values.size(-1)
     whole = size - size % CHUNK
-    if values.device.type != "cpu" or whole // CHUNK < 2 * k:
+    few = values.numel() < CHUNKED_FROM
+    if k == 1 and (few or values.device.type != "cpu"):
+        return values.max(dim=-1, keepdim=True)
+    if few or values.device.type != "cpu" or whole // CHUNK < 2 * k:
         best, index = values.topk(k)
         return best, index
     chunks = values[..., :whole].unflatten(-1, (-1, CHUNK))

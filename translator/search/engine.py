@@ -24,9 +24,8 @@ from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Never produced: markers of training, and, but where it is to be copied, the mark of an unknown piece.
 NEVER = (PAD_ID, UNK_ID, BOS_ID)
-# Steps between two looks at which sentences are done: each look makes a GPU wait.
-LOOK_EVERY = {"cpu": 1}
-LOOK_EVERY_ELSEWHERE = 8
+# Steps between two looks at what has ended, each of which makes a GPU wait. A CPU looks at every step.
+LOOK_EVERY = 8
 # Probabilities worked out at once on a CPU: more leave its cache, fewer make products less efficient.
 AT_ONCE = 1 << 21
 
@@ -171,23 +170,31 @@ class _Beams:
         kept = config.beam_size if config.groups > 1 else config.n_best
         self.finished = _Finished.none(count, kept, device)
         self.at_once = 1  # hypotheses whose probabilities are worked out together
-        self.look_every = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
+        self.look_every = 1 if device.type == "cpu" else LOOK_EVERY
+        self.any_finished = False  # as far as was looked
+        never = [token for token in NEVER if not (token == UNK_ID and config.copy_unknown)]
+        self.never = torch.tensor(never, device=device)
         self._note_limits()
 
     def step(self) -> None:
         """Extend every open hypothesis by a token."""
         totals, parents, tokens = self._continuations()
-        self.state.reorder(parents)
-        history = self.tokens.gather(1, parents[:, :, None].expand(-1, -1, self.tokens.size(2)))
-        ends = tokens == EOS_ID
-        self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
-        self.scores = totals.masked_fill(ends, -torch.inf)
+        history = self.tokens
+        if parents is not None:
+            self.state.reorder(parents)
+            history = history.gather(1, parents[:, :, None].expand(-1, -1, history.size(2)))
+        ends = (tokens == EOS_ID) & (totals > -torch.inf)
+        self.scores = totals
+        if self.look_every > 1 or ends.any():
+            self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
+            self.scores = totals.masked_fill(ends, -torch.inf)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
         if self.config.places_stay:
             self._keep_best()
         else:
-            self.places = self.places - (ends & totals.isfinite()).unflatten(1, (self.config.groups, -1)).sum(dim=2)
-        if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
+            self.places = self.places - ends.unflatten(1, (self.config.groups, -1)).sum(dim=2)
+        length = self.tokens.size(2) - 1
+        if (self.any_finished and length % self.look_every == 0) or length > self.last_step:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
@@ -205,7 +212,7 @@ class _Beams:
             of_some = None if wanted is None else wanted[some]
             parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
             first = some.stop
-        values, tokens = (torch.cat(each) for each in zip(*parts, strict=True))
+        values, tokens = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         candidates = Candidates(rows.unpack(values, fill=-torch.inf), rows.unpack(tokens))
         if self.phrases is None:
             return best_continuations(self.scores, candidates, self.places, self.config)
@@ -215,7 +222,7 @@ class _Beams:
     def _open_rows(self) -> OpenRows:
         """The open hypotheses, and a few that are not for a usual shape; all, where to look would make a GPU wait."""
         sentences, hypotheses = self.scores.shape
-        if self.scores.device.type != "cpu":
+        if self.look_every > 1 or sentences * hypotheses == 1:
             return OpenRows(sentences, hypotheses)
         parts = without_idle(self.scores.flatten() > -torch.inf)
         return OpenRows(sentences, hypotheses, parts and parts[0])
@@ -243,9 +250,7 @@ class _Beams:
         length = history.size(1) - 1
         for rule in self.rules:
             rule(log_probabilities, history)
-        for never in NEVER:
-            if not (never == UNK_ID and self.config.copy_unknown):
-                log_probabilities[:, never] = -torch.inf
+        log_probabilities.index_fill_(1, self.never, -torch.inf)
         if length < self.last_minimum:
             log_probabilities[:, EOS_ID].masked_fill_(self.fewest[sentences] > length, -torch.inf)
         if length >= self.first_limit:
@@ -263,6 +268,7 @@ class _Beams:
 
     def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         """Put away the hypotheses that end here, (B, K) with -inf for those that do not, of tokens (B, K, T) and EOS."""
+        self.any_finished = True
         scores = log_probabilities / length_penalty(tokens.size(2) + 1, self.config)
         if self.config.coverage_penalty:
             scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.config.coverage_penalty)

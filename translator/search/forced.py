@@ -29,7 +29,7 @@ class Decoder(Protocol):
 
     def encode(self, source: Tensor) -> Tensor: ...
     def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor, *, need_weights: bool = False
+        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]: ...
 
 

@@ -245,6 +245,21 @@ def test_a_line_that_is_refused_is_quoted(page):
     page.until(lambda: page["error"].text == f"“{TEXTS[1]}”: too long")
 
 
+def test_what_stands_beside_a_refused_line_is_translated(page):
+    page.driver.execute_script("""
+        const ask = window.fetch, bad = arguments[0];
+        window.fetch = async (path, options) => {
+          const lines = JSON.parse(options.body).q.split("\\n"), at = 1 + lines.indexOf(bad);
+          return at ? new Response(JSON.stringify({error: `line ${at}: too long`}), {status: 400}) : ask(path, options);
+        };""", TEXTS[1])
+    page.paste("\n".join(TEXTS[:3]))
+    page.until_translated()
+    page.until(lambda: page["error"].text == f"“{TEXTS[1]}”: too long")
+    assert [bool(line.text) for line in page.all("#output p")] == [True, False, True]
+    page.paste(TEXTS[0])  # without it, nothing is wrong
+    page.until(lambda: not page["error"].text)
+
+
 def test_it_copies(page):
     page.type(TEXTS[0])
     page["copy"].click()

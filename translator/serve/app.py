@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def _answering(
     max_bytes = BYTES_OF_CHARACTER * api.config.max_characters + BYTES_BESIDES
 
     async def answer(request: Request) -> Response:
+        _require_site(request, api.config.origins)
         try:
             async with asyncio.timeout(api.config.timeout):
                 fields = await read_fields(request, form, max_bytes)
@@ -101,6 +102,16 @@ def _answering(
             raise HTTPException(500, f"Cannot translate text: {error}") from error
 
     return answer
+
+
+def _require_site(request: Request, origins: Sequence[str]) -> None:
+    """Other sites' pages could not read an answer, but have their visitors' browsers keep the server busy: forms need no leave.
+
+    Browsers tell from where they were sent (https://www.w3.org/TR/fetch-metadata); other clients tell nothing.
+    """
+    from_here = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not from_here and "*" not in origins and request.headers.get("origin") not in origins:
+        raise HTTPException(403, "Pages of other web sites may not ask: the server's `origins` does not name this one")
 
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, Any]) -> Any:

@@ -11,6 +11,7 @@ const text = $("text"), mirror = $("mirror"), output = $("output"), source = $("
 
 let languages = [], settings = {};
 let known = new Map();   // by line: its sentences, as /details tells them
+let refused = new Map(); // by line: why it cannot be translated
 let chosen = new Map();  // by a sentence's source: which of its translations is shown
 let shown = [];          // the sentences of each line of the output
 let drawn = "";          // the text that they translate
@@ -48,6 +49,7 @@ function setPair(from, into) {
   text.lang = source.value === AUTO ? "" : source.value;
   output.lang = target.value;
   known = new Map();
+  refused = new Map();
   chosen = new Map();
 }
 
@@ -65,12 +67,15 @@ function changed() {
   drawMirror();
   if (over) fail(`The text is longer than ${settings.charLimit.toLocaleString()} characters; shorten it to have it translated.`);
   else if (linesToAsk().length) timer = setTimeout(translate, settings.frontendTimeout);
-  else draw();
+  else {
+    draw();
+    tellRefused();
+  }
   output.classList.toggle("waiting", linesToAsk().length > 0);
 }
 
 function linesToAsk() {
-  return [...new Set(text.value.split("\n"))].filter(line => line.trim() && !known.has(line));
+  return [...new Set(text.value.split("\n"))].filter(line => line.trim() && !known.has(line) && !refused.has(line));
 }
 
 async function translate() {
@@ -85,13 +90,17 @@ async function translate() {
     const answer = await response.json().catch(() => ({ error: `The server answers ${response.status}.` }));
     if (mine.signal.aborted) return;
     if (response.status === 503) timer = setTimeout(translate, 1000 * response.headers.get("Retry-After"));
-    if (!response.ok) throw new Error(answer.error.replace(/^line (\d+)/, (_, number) => `“${lines[number - 1]}”`));
-    lines.forEach((line, number) =>
+    const [, number, why] = response.ok ? [] : answer.error.match(/^line (\d+): (.*)/s) ?? [];
+    if (number) {
+      refused.set(lines[number - 1], why);
+      if (lines.length > 1) return translate(); // the others
+    } else if (!response.ok) throw new Error(answer.error);
+    else lines.forEach((line, number) =>
       known.set(line, answer.texts[0][number].filter(sentence => sentence.translations.length)));
     if (answer.detectedLanguage) source.selectedOptions[0].textContent = `Detected: ${nameOf(answer.detectedLanguage[0].language)}`;
-    fail("");
     draw();
     drawMirror();
+    tellRefused();
   } catch (error) {
     if (mine.signal.aborted) return;
     fail(error instanceof TypeError ? "The server does not answer." : error.message);
@@ -107,6 +116,11 @@ function say(message) {
 function fail(message) {
   $("error").textContent = message;
   $("error").hidden = !message;
+}
+
+function tellRefused() {
+  const line = text.value.split("\n").find(line => refused.has(line));
+  fail(line === undefined ? "" : `“${line}”: ${refused.get(line)}`);
 }
 
 const keyOf = sentence => sentence.source.join("");

@@ -16,7 +16,7 @@ from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.held_out import held_out, require_comparable, sources_for
-from translator.sources import read_lines
+from translator.text_files import read_lines
 from translator.translate import Translator
 
 

@@ -29,7 +29,7 @@ from translator.cleaning import EXAMPLES, same_sentence
 from translator.config import DataConfig
 from translator.data import TOO_LONG, Corpus, describe, load_split, prepare
 from translator.errors import UserError
-from translator.sources import SPLITS, hub_id, read
+from translator.sources import SPLITS, hub_id, read, windows
 from translator.tokenizer import EOS_ID
 
 TRICKY = [
@@ -118,6 +118,23 @@ def test_numbers_in_tables_stay_text(tmp_path, name):
     assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/{name}"), "train")) == pairs
 
 
+def test_other_columns_of_a_table_need_not_be_of_one_type(tmp_path):
+    """Readers guess a type for each ten thousand rows."""
+    rows = [f"{i if i < 10_000 else 'none'}\tA dog.\tEin Hund {i}.\n" for i in range(10_100)]
+    (tmp_path / "a.tsv").write_text("score\ten\tde\n" + "".join(rows))
+    kept = pairs_of(read(config(tmp_path, train=f"{tmp_path}/a.tsv"), "train"))
+    assert kept == [("A dog.", f"Ein Hund {i}.") for i in range(10_100)]
+    stream = windows(config(
+        tmp_path, train=f"{tmp_path}/a.tsv", validation="v", test="t", window=10_050))
+    assert pairs_of(next(stream)) == kept
+
+
+def test_a_file_s_name_is_no_pattern(tmp_path):
+    write_tsv(tmp_path / "a[12].tsv", TRICKY)
+    write_tsv(tmp_path / "a1.tsv", PAIRS)
+    assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/a[12].tsv"), "train")) == TRICKY
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_paired_text_reads_the_same_rows(tmp_path, suffix, newline):
@@ -173,6 +190,8 @@ def make_bad_files(folder: Path) -> None:
     (folder / "scored.tsv").write_text("en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30)
     (folder / "numbers.jsonl").write_text('{"en": 1, "de": 2}\n' * 30)
     (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
+    (folder / "latin.txt").write_bytes("en\tde\na\tb\ncafé\tc\n".encode("latin-1"))
+    (folder / "parted.tsv").write_bytes(b"en\tde\na\tb\nc\rd\te\n")
     (folder / "blank.tsv").write_text("en\tde\n" + "a\t \n" * 30)
     (folder / "three.txt").write_text("a\nb\nc\n")
     (folder / "two.txt").write_text("a\nb\n")
@@ -190,7 +209,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "not UTF-8, TSV": ({"train": "latin.tsv"}, ["latin.tsv:3", "byte 4", "UTF-8"]),
     "not UTF-8, CSV.GZ": ({"train": "latin.csv.gz"}, ["latin.csv.gz:3", "byte 4", "UTF-8"]),
     "not UTF-8, Parquet": ({"train": "latin.parquet"}, ["latin.parquet", "UTF8"]),
-    "not UTF-8, text": ({"train": ["two.txt", "latin.tsv"]}, ["latin.tsv:3", "byte 4", "UTF-8"]),
+    "not UTF-8, text": ({"train": ["two.txt", "latin.txt"]}, ["latin.txt:3", "byte 4", "UTF-8"]),
     "junk JSON Lines": ({"train": "junk.jsonl"}, ["junk.jsonl:"]),
     "junk JSON": ({"train": "junk.json"}, ["junk.json:"]),
     "junk TSV": ({"train": "junk.tsv"}, ["junk.tsv:"]),
@@ -202,6 +221,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "blank lines": ({"train": "blank.jsonl"}, ["blank.jsonl", "no rows"]),
     "only a header": ({"train": "header.tsv"}, ["header.tsv", "no rows"]),
     "a cell too many": ({"train": "ragged.csv"}, ["ragged.csv", "line 3"]),
+    "a line that would be two": ({"train": "parted.tsv"}, ["parted.tsv:3", "carriage return"]),
+    "two tables": ({"train": ["good.tsv", "good.tsv"]}, ["good.tsv is a table"]),
     "a column without a name": ({"train": "scored.tsv"}, ["scored.tsv", "more cells than its header"]),
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),

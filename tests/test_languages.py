@@ -11,10 +11,11 @@ import pytest
 from tests.conftest import PAIRS, TINY, Script, assert_user_error, composed, run_config, search_config, tokenizer_config
 from tests.test_data import config, json_lines, pairs_of, prepared
 from translator.building import from_hydra
+from translator.checkpoint import RunFolder
 from translator.commands import EvaluateConfig, ReportConfig
 from translator.data import prepare
 from translator.errors import UserError
-from translator.held_out import require_comparable
+from translator.held_out import held_out, require_comparable
 from translator.languages import split_tag, tag_of
 from translator.sources import read, windows
 from translator.translate import Translator
@@ -45,6 +46,13 @@ def test_many_to_one_needs_no_tags(tmp_path):
     train = json_lines(tmp_path / "train.jsonl", ROWS)
     pairs = pairs_of(read(config(tmp_path, train=str(train), source="en+up", target="de"), "train"))
     assert pairs == [(row[language], row["de"]) for row in ROWS for language in ("en", "up")]
+
+
+def test_a_language_left_out_of_its_own_pair_leaves_no_choice(tmp_path):
+    train = json_lines(tmp_path / "train.jsonl", ROWS)
+    one = config(tmp_path, train=str(train), source="en", target="en+de")
+    assert (one.directions, one.tags) == ((("en", "de"),), ())
+    assert pairs_of(read(one, "train")) == [(row["en"], row["de"]) for row in ROWS]
 
 
 @pytest.mark.parametrize(("lacking", "cause"), [
@@ -187,6 +195,9 @@ def test_a_direction_is_scored_alone(several, single, script):
         assert (folder / "reference.txt").read_text() == f"{ROWS[0]['up']}\n"
     assert not (single / "evaluation-test-en-up").exists()
     assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
+    assert_user_error(script("evaluate", f"run={several}", "split=train", "source=en", "target=up"), "split=train", "leave out")
+    data = RunFolder(single).load_config().data
+    assert held_out(data, "train", ("en", "up")) == held_out(data, "train", None)
 
 
 def test_runs_are_compared_in_what_both_translate(several, single):

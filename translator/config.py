@@ -71,7 +71,8 @@ class DataConfig:
     @property
     def tags(self) -> tuple[str, ...]:
         """Of the languages to translate to, where there is a choice."""
-        targets = self.target.split("+")
+        reached = {target for _, target in self.directions}
+        targets = [target for target in self.target.split("+") if target in reached]
         return tuple(tag_of(target).strip() for target in targets) if len(targets) > 1 else ()
 
 

@@ -48,10 +48,11 @@ def _pieces_of_pairs(corpus: Corpus, shift: int, seed: int) -> Tensor:
     for first in range(0, len(order), READ_PAIRS):
         some = corpus.train[order[first : first + READ_PAIRS]]
         for source, target in zip(some["source_ids"], some["target_ids"], strict=True):
-            pieces.append(np.unique([*source, *(i + shift for i in target)]))
-            pairs.append(np.full(len(pieces[-1]), len(pairs)))
-            counted += len(pieces[-1]) ** 2
-        if counted > MOST_COUNTED:
+            if counted < MOST_COUNTED:
+                pieces.append(np.unique([*source, *(i + shift for i in target)]))
+                pairs.append(np.full(len(pieces[-1]), len(pairs)))
+                counted += len(pieces[-1]) ** 2
+        if counted >= MOST_COUNTED:
             break
     return torch.from_numpy(np.stack([np.concatenate(pairs), np.concatenate(pieces)]))
 

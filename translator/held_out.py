@@ -33,9 +33,11 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
 
 def held_out(data: DataConfig, split: str, direction: Direction) -> tuple[list[str], list[str]]:
     """Sources and references of a split; those of one direction without tags."""
-    if direction is None:
+    if direction is None or data.directions == (direction,):
         rows = load_split(data, split)
         return list(rows["source"]), list(rows["target"])
+    if split == "train":
+        raise UserError("split=train: is kept cleaned and in all directions together; leave out source and target")
     rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
     if rows is None:
         raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")

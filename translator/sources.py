@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
+import glob
 import itertools
-import json
 import logging
 import os
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, Features, Json, Value
 from datasets.arrow_writer import ArrowWriter
@@ -28,6 +27,7 @@ from huggingface_hub.utils import disable_progress_bars
 from translator.config import DataConfig
 from translator.errors import UserError, one_line
 from translator.languages import tag_of
+from translator.text_files import first_flaw, kind_of, read_lines, refuse_lone_returns, refuse_null_rows
 
 # Lines of paired files that are held at once.
 READ_LINES = 10_000
@@ -80,7 +80,7 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
     number = 0
     while True:
         empty = True
-        for table in _whole(_tables(config, where)):
+        for table in _whole(_tables(config, where), where):
             if number >= start:
                 with _telling(where):
                     pairs = _pairs_of_text(Dataset(InMemoryTable(table)), config, where)
@@ -100,7 +100,7 @@ def _telling(where: str, file: Path | None = None) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # in as many types as there are formats and failures
-        flaw = None if file is None else _first_flaw(file)
+        flaw = None if file is None else first_flaw(file)
         raise UserError(flaw or f"{where}: {_reason(error)}") from error
 
 
@@ -117,7 +117,7 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
         yield from rows.with_format("arrow").iter(config.window)
 
 
-def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _whole(tables: Iterator[pa.Table], where: str) -> Iterator[pa.Table]:
     """The tables, with the last joined to the one before where it is shorter: of a single row, cleaning might leave nothing."""
     held = next(tables, None)
     if held is None:
@@ -127,7 +127,8 @@ def _whole(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
             yield held
             held = table
         else:
-            held = pa.concat_tables([held, table], promote_options="permissive")
+            with _telling(where):
+                held = pa.concat_tables([held, table], promote_options="permissive")
     yield held
 
 
@@ -175,22 +176,6 @@ def _commit(config: DataConfig) -> list[str]:
         return []
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-                except UnicodeDecodeError as error:
-                    place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
-                    raise UserError(f"{place}; convert the file to UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-
-
 def _load_path(config: DataConfig, value: str | Sequence[str], *, streaming: bool = False) -> Dataset:
     """A split of a dataset on the hub or in a local folder; `streaming`: an iterable one, which is read as it is used."""
     if not isinstance(value, str):
@@ -235,9 +220,8 @@ def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> D
     """One file of rows, or a file of sources and a file of targets, line by line."""
     if isinstance(value, str):
         return _load_table(Path(value), config)
-    Path(config.cache).mkdir(parents=True, exist_ok=True)
     columns = config.source, config.target
-    with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
+    with _beside_the_cache(config) as folder:
         path = f"{folder}/pairs.arrow"
         with ArrowWriter(path=path, features=Features(dict.fromkeys(columns, Value("string")))) as writer:
             for batch in _line_pairs(value, where):
@@ -246,10 +230,19 @@ def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> D
         return Dataset.from_file(path)
 
 
+def _beside_the_cache(config: DataConfig) -> tempfile.TemporaryDirectory[str]:
+    """A folder for a file that a dataset maps and that outlives its name; but for NFS, where it has one until it is closed."""
+    Path(config.cache).mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=config.cache, ignore_cleanup_errors=True)
+
+
 def _line_pairs(paths: Sequence[str], where: str) -> Iterator[list[list[str]]]:
     """The lines of two files side by side, some thousands at a time; UserError where one has more than the other."""
     if len(paths) != 2:
         raise UserError(f"{where}: expected one file, or two: [SOURCES,TARGETS]")
+    for path in paths:
+        if kind_of(Path(path)) in READERS:
+            raise UserError(f"{where}: {path} is a table, of which one is read at a time; two files are text, line by line")
     files = [read_lines(Path(path)) for path in paths]
     counts = [0, 0]
     while any(batch := [list(islice(file, READ_LINES)) for file in files]):
@@ -268,7 +261,7 @@ def _refuse_unequal(paths: tuple[str, ...], where: str, versions: tuple[tuple[st
 
 
 def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> Dataset:
-    reader = READERS.get(Path(path.name.removesuffix(".gz")).suffix)
+    reader = READERS.get(kind_of(path))
     if reader is None:
         raise UserError(
             f"{path}: expected {', '.join(READERS)}, plain or .gz, or a pair of text files as [SOURCES,TARGETS]")
@@ -278,31 +271,15 @@ def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> D
         raise UserError(f"{path}: is empty")
     builder, options = reader
     if builder == "csv":
-        options = options | {"converters": dict.fromkeys(itertools.chain(*config.directions), str)}  # 007 stays 007
+        if options.get("sep") == "\t":
+            refuse_lone_returns(path, _version(path))
+        # 007 stays 007; and no column changes its type on the way, not even one that nobody asks for.
+        options = options | {"converters": dict.fromkeys(pd.read_csv(path, nrows=0, **options).columns, str)}
     if builder == "json":
-        _refuse_null_rows(path, _version(path))
+        refuse_null_rows(path, _version(path))
     # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
-    return datasets.load_dataset(builder, data_files=os.fspath(path), split="train", streaming=streaming, **options)
-
-
-@cache
-def _refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
-    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it.
-
-    Looked for once in each `version` of a file, however often it is streamed.
-    """
-    lines = read_lines(path)
-    first = next(lines, "").removeprefix("\ufeff")
-    if first.startswith("["):
-        try:
-            nulls = (row is None for row in json.loads("\n".join([first, *lines])))
-        except (ValueError, RecursionError):
-            return  # the reader says what is wrong
-    else:
-        nulls = (line.lstrip().startswith("null") for line in itertools.chain([first], lines))
-    for number, null in enumerate(nulls, start=1):
-        if null:
-            raise UserError(f"{path}: row {number:,} is null instead of an object; take it out")
+    name = glob.escape(os.fspath(path))
+    return datasets.load_dataset(builder, data_files=name, split="train", streaming=streaming, **options)
 
 
 def _pairs_of_text(rows: Dataset, config: DataConfig, where: str) -> Dataset:
@@ -342,8 +319,7 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
                 for row in texts for source, target in config.directions],
             "target": [row[target] for row in texts for _, target in config.directions]}
 
-    Path(config.cache).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=config.cache) as folder:  # the dataset maps the file, which outlives its name
+    with _beside_the_cache(config) as folder:
         return rows.map(
             in_all_directions, batched=True, remove_columns=rows.column_names, cache_file_name=f"{folder}/pairs.arrow")
 
@@ -360,26 +336,6 @@ def _require_text(pairs: Dataset, where: str) -> None:
         if not isinstance(feature, Value) or "string" not in feature.dtype:
             for _ in pairs.select_columns(side).iter(READ_LINES):  # a date without a place in the calendar shows here
                 pass
-
-
-def _first_flaw(path: Path) -> str | None:
-    """Where a text file stops being UTF-8 or, in JSON Lines, JSON: looked for when it could not be loaded."""
-    kind = Path(path.name.removesuffix(".gz")).suffix
-    if kind == ".parquet":
-        return None
-    number = 0
-    try:
-        for line in read_lines(path):
-            number += 1
-            if kind == ".jsonl":
-                json.loads(line or "null")
-    except UserError as error:
-        return str(error)
-    except json.JSONDecodeError as error:
-        return f"{path}:{number}: not JSON at column {error.colno}: {error.msg}"
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
-        return f"{path}:{number}: no JSON that can be read: {error}"
-    return None
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,82 @@
+"""Text files: their lines, and what in them a reader of tables would trip over (floor 1)."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import zlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from translator.errors import UserError
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                except UnicodeDecodeError as error:
+                    place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
+                    raise UserError(f"{place}; convert the file to UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+
+
+def kind_of(path: Path) -> str:
+    """A file's suffix, packed or not."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+@cache
+def refuse_lone_returns(path: Path, version: tuple[str, int, int]) -> None:
+    """UserError for a carriage return within a line, where pandas would begin another row. Once in each `version` of a file."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if "\r" in line:
+            raise UserError(f"{path}:{number}: a carriage return within the line, which would make two rows of it; take it out")
+
+
+@cache
+def refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
+    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it.
+
+    Looked for once in each `version` of a file, however often it is streamed.
+    """
+    lines = read_lines(path)
+    first = next(lines, "").removeprefix("\ufeff")
+    if first.startswith("["):
+        try:
+            nulls = (row is None for row in json.loads("\n".join([first, *lines])))
+        except (ValueError, RecursionError):
+            return  # the reader says what is wrong
+    else:
+        nulls = (line.lstrip().startswith("null") for line in itertools.chain([first], lines))
+    for number, null in enumerate(nulls, start=1):
+        if null:
+            raise UserError(f"{path}: row {number:,} is null instead of an object; take it out")
+
+
+def first_flaw(path: Path) -> str | None:
+    """Where a text file stops being UTF-8 or, in JSON Lines, JSON: looked for when it could not be loaded."""
+    kind = kind_of(path)
+    if kind == ".parquet":
+        return None
+    number = 0
+    try:
+        for line in read_lines(path):
+            number += 1
+            if kind == ".jsonl":
+                json.loads(line or "null")
+    except UserError as error:
+        return str(error)
+    except json.JSONDecodeError as error:
+        return f"{path}:{number}: not JSON at column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
+        return f"{path}:{number}: no JSON that can be read: {error}"
+    return None

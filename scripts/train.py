@@ -83,7 +83,9 @@ def train(
         say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
     weights = None if pretrained is None else pretrained.weights
     model = new_model(config, corpus)
-    translator = Translator.of(model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search)
+    translator = Translator.of(
+        model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search,
+        longest=corpus.report["splits"]["train"]["source_longest"])
     require_search(translator, corpus)
     decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report, weights))
     if weights is not None:

@@ -75,6 +75,16 @@ def test_in_bfloat16_it_stays_near(smoothing):
         assert (got - wanted).norm() < 0.01 * wanted.norm()
 
 
+def test_in_float16_sums_over_the_vocabulary_may_be_larger_than_its_numbers():
+    hidden, weight, targets = example(tokens=200, width=64, words=300)
+    hidden, weight = hidden + 1, weight / 8 + 0.1
+    expected = definition(hidden, weight, targets, 0.1)
+    assert (hidden @ weight.T).sum() > 4 * torch.finfo(torch.float16).max
+    with torch.autocast("cpu", torch.float16):
+        loss, _ = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+    torch.testing.assert_close(loss, expected, rtol=1e-2, atol=0)
+
+
 def test_parts_add_up_to_the_whole():
     hidden, weight, targets = example()
     whole = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)

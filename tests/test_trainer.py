@@ -232,6 +232,19 @@ def test_limits_in_epochs_and_minutes(setup):
     assert timed.state.validations[-1]["update"] == timed.state.update
 
 
+def test_a_validation_that_uses_up_the_time_is_the_last_thing_done(setup, monkeypatch):
+    trainer = setup(options(max_updates="null", max_minutes=1))
+    measure = trainer.validator.measure
+
+    def for_a_minute():
+        trainer._started -= 60
+        return measure()
+
+    monkeypatch.setattr(trainer.validator, "measure", for_a_minute)
+    trainer.fit()
+    assert (trainer.state.update, [validation["update"] for validation in trainer.state.validations]) == (4, [4])
+
+
 def test_a_run_may_be_given_more_updates(setup):
     setup(options(max_updates=8)).fit()
     assert setup(options(max_updates=12)).fit().update == 12

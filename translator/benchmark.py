@@ -53,11 +53,11 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     _train(trainer, batches, WARM_UP_UPDATES)
     stretches = [_train(trainer, batches, updates) for _ in range(repeats)]
     figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
-    figures["products_gflops"] = _product_rate(trainer.model, round(figures["tokens_per_update"]), trainer.updater.precision)
-    figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
-    figures |= _phase_shares(trainer, batches, trace)
     figures["peak_memory_gib"] = peak_memory(trainer.updater.device)
-    return figures
+    tokens = _passes(trainer) * figures["tokens_per_update"] / trainer.config.train.batches_of_update
+    figures["products_gflops"] = _product_rate(trainer.model, round(tokens), trainer.updater.precision)
+    figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
+    return figures | _phase_shares(trainer, batches, trace)
 
 
 def measure_decoding(job: Job, sources: Sequence[str], *, repeats: int, workers: int) -> dict[str, Any]:
@@ -96,7 +96,9 @@ def decoding_table(precision: str, figures: Mapping[str, Mapping[str, float]]) -
 def _time_file(job: Job, sources: Sequence[str], repeats: int, workers: int) -> tuple[float, int]:
     """Seconds of a pass over `sources`, once the workers have started, and the tokens of its translations."""
     requests = [Request(source) for source in sources]
-    shares = [requests[first : first + CHUNK] for first in range(0, len(requests), CHUNK)]
+    # As many for each worker, of the same mixture: so all are at rest together when the clock starts.
+    count = workers * -(-len(requests) // (workers * CHUNK))
+    shares = [share for number in range(count) if (share := requests[number::count])]
     answered = tokens = 0
     start = 0.0
     for group in translate_all(job, itertools.chain.from_iterable([shares] * (1 + repeats)), workers=workers):
@@ -186,7 +188,12 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
         "tokens_per_update": tokens / updates,
         "padding": statistics.fmean(batch.padding for batch in used),
         "loss": loss,
-        "model_gflops": sum(model_flops(trainer.model, batch) for batch in used) / seconds / 1e9}
+        "model_gflops": _passes(trainer) * sum(model_flops(trainer.model, batch) for batch in used) / seconds / 1e9}
+
+
+def _passes(trainer: Trainer) -> int:
+    """How often each batch goes through the model: twice for R-Drop."""
+    return 2 if trainer.config.train.r_drop else 1
 
 
 def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:

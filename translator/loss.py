@@ -82,7 +82,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             loss += (1 - smoothing) * target_nll.sum()
             if smoothing:
                 loss += smoothing * log_normaliser.sum()
-                loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) @ sum_of_words)
+                # No product of matrices: autocast would take that in half precision, whose numbers end at 65,504.
+                loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) * sum_of_words).sum()
                 if bias is not None:
                     loss -= uniform * target_nll.numel() * bias.sum()
             if r_drop and len(hidden) == 2:

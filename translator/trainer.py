@@ -151,6 +151,7 @@ class Trainer:
             self._agree()
             if self._validation_due():  # first: a run stopped before its validation takes it up here
                 self._validate()
+                continue  # with its time agreed on
             if reason := self._stop_reason():
                 return self._finish(reason)
             with self._interruption.put_off():
@@ -275,6 +276,7 @@ class Trainer:
                 if first() and self._best()["update"] == self.state.update and not stays:
                     self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, which these weights are not
                     save_tensors(self.folder.model_file, weights_of(self.model))
+            self.state.seconds = time.monotonic() - self._started
             self._save()  # of this update once more: its state alone is new
         give_back_freed_memory()
 
@@ -383,7 +385,8 @@ class Trainer:
             say(f"update {self.state.update:,}: warning: {warning}")
         self._tracker.scalars(self.state.update, {
             "train/loss": loss, "train/perplexity": math.exp(min(measured.nll / measured.tokens, 700)),
-            "train/gradient_norm": step.gradient_norm, "train/learning_rate": step.learning_rate,
+            **({"train/gradient_norm": step.gradient_norm} if math.isfinite(step.gradient_norm) else {}),  # else it was skipped
+            "train/learning_rate": step.learning_rate,
             "train/tokens_per_second": tokens_per_second, "train/padding": measured.padding / measured.updates,
             "train/epoch": self._epochs(),
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})

@@ -73,11 +73,12 @@ class Translator:
 
     @classmethod
     def of(
-        cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, search: SearchConfig
+        cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, search: SearchConfig,
+        longest: int | None = None,
     ) -> Translator:
-        """A translator by a model in memory, as its weights stand at each call."""
+        """A translator by a model in memory, as its weights stand at each call. longest: tokens of a source in training."""
         translator = cls.__new__(cls)
-        translator._set_up([model], source_tokenizer, target_tokenizer, search, next(model.parameters()).device, None)
+        translator._set_up([model], source_tokenizer, target_tokenizer, search, next(model.parameters()).device, longest)
         return translator
 
     def _set_up(

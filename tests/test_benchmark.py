@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import PAIRS, assert_user_error, model_config, random_model, write_pairs

@@ -171,7 +171,6 @@ class _Beams:
         self.finished = _Finished.none(count, kept, device)
         self.at_once = 1  # hypotheses whose probabilities are worked out together
         self.look_every = 1 if device.type == "cpu" else LOOK_EVERY
-        self.any_finished = False  # as far as was looked
         never = [token for token in NEVER if not (token == UNK_ID and config.copy_unknown)]
         self.never = torch.tensor(never, device=device)
         self._note_limits()
@@ -193,8 +192,7 @@ class _Beams:
             self._keep_best()
         else:
             self.places = self.places - ends.unflatten(1, (self.config.groups, -1)).sum(dim=2)
-        length = self.tokens.size(2) - 1
-        if (self.any_finished and length % self.look_every == 0) or length > self.last_step:
+        if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
@@ -268,7 +266,6 @@ class _Beams:
 
     def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         """Put away the hypotheses that end here, (B, K) with -inf for those that do not, of tokens (B, K, T) and EOS."""
-        self.any_finished = True
         scores = log_probabilities / length_penalty(tokens.size(2) + 1, self.config)
         if self.config.coverage_penalty:
             scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.config.coverage_penalty)
@@ -284,6 +281,8 @@ class _Beams:
         """Take the sentences out of which nothing better can come; those that stay for the shape have no open hypothesis."""
         bound = self.scores.amax(dim=1) / self.longest_penalty
         open_still = bound > self.finished.scores[:, -1]
+        if open_still.all():
+            return
         self.scores = self.scores.masked_fill(~open_still[:, None], -torch.inf)
         parts = without_idle(open_still)
         if parts is None:

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 import sentencepiece as spm
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, tokenizer_config
@@ -56,10 +56,13 @@ def test_what_pieces_stand_for_makes_the_text(model_type, text):
 
 
 @pytest.mark.parametrize("model_type", MODELS)
+@example(text="10～20")
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S", "Zs"))))
 def test_visible_text_comes_back_as_unicodes_own_normal_form(model_type, text):
     tokenizer = MODELS[model_type]
-    assert tokenizer.decode(tokenizer.encode([text]))[0].split() == unicodedata.normalize("NFKC", text).split()
+    # SentencePiece leaves one character alone that NFKC would change: Japanese writes ranges with it.
+    normal = "～".join(unicodedata.normalize("NFKC", part) for part in text.split("～"))
+    assert tokenizer.decode(tokenizer.encode([text]))[0].split() == normal.split()
 
 
 def test_without_byte_fallback_a_strange_character_is_unknown():

@@ -11,9 +11,7 @@ from torch.nn import functional as F
 
 from translator.attention import (
     CPU_FUSED_FROM,
-    KeyValueCache,
     MultiHeadAttention,
-    Past,
     causal_mask,
     fused_attention,
     padding_mask,
@@ -21,6 +19,7 @@ from translator.attention import (
     window_mask,
 )
 from translator.open_rows import OpenRows
+from translator.past import KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
 
 B, H, K, D = 3, 4, 8, 32

@@ -17,14 +17,13 @@ from torch.nn import functional as F
 
 from translator.dropout import dropout
 from translator.open_rows import OpenRows
+from translator.past import KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys...
 CPU_FUSED_FROM = 512
 # ... but for up to so many sentences, where nothing is masked or trained and calls cost more than what they compute.
 CPU_FUSED_UP_TO = 8
-# Entries by which the room for decoded tokens grows, at least.
-ROOM_STEP = 32
 # Fewest queries that windowed attention takes together: smaller products do not keep a processor busy.
 WINDOW_BLOCK = 64
 
@@ -147,116 +146,6 @@ def windowed_attention(
     return heads.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
-class Past:
-    """Where the tokens decoded so far stand, and which of them each hypothesis descends from.
-
-    A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
-    in the entry where they were written, and each hypothesis is told which entries are its own: a mask, gathered by parent.
-    There is room for more entries than are taken, since products of whole buffers are much faster than of parts. When it is
-    taken, the entries from which no hypothesis descends any more, most of the older ones, make room for new ones.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.length = 0  # tokens of each hypothesis
-        self.entries = 0  # taken
-        self.positions = torch.zeros(0, dtype=torch.long, device=device)  # (room,)
-        self._sees: Tensor | None = None  # (B, K, room); None while each sentence has had but one hypothesis: it sees all
-
-    @property
-    def room(self) -> int:
-        return len(self.positions)
-
-    @property
-    def now(self) -> Tensor:
-        """The position of the newest tokens: (1,)."""
-        return self.positions[self.entries - 1 : self.entries]
-
-    @property
-    def mask(self) -> Tensor | None:
-        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, room); None: all that are taken."""
-        return None if self._sees is None else self._sees[:, None]
-
-    def append(self, hypotheses: int) -> None:
-        """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
-        first, self.entries = self.entries, self.entries + hypotheses
-        if self.entries > self.room:
-            self._grow()
-        self.positions[first : self.entries] = self.length
-        if self._sees is not None:
-            self._sees[:, :, first : self.entries] = torch.eye(hypotheses, dtype=torch.bool, device=self.positions.device)
-        self.length += 1
-
-    def _grow(self) -> None:
-        more = -(-(self.entries + self.room // 2) // ROOM_STEP) * ROOM_STEP - self.room
-        self.positions = F.pad(self.positions, (0, more))
-        self._sees = None if self._sees is None else F.pad(self._sees, (0, more))
-
-    def drop_unseen(self) -> Tensor | None:
-        """Give up entries that nobody sees, where room for the next tokens is wanting: those to keep, (B, E), in order.
-
-        As a position's entries stay side by side, and as many in every sentence as the neediest has, positions stay shared.
-        """
-        if self._sees is None or not self.entries or self.entries + self._sees.size(1) <= self.room:
-            return None
-        positions, seen = self.positions[: self.entries], self._sees[:, :, : self.entries].any(dim=1)
-        order = (2 * positions + ~seen).argsort(dim=1, stable=True)  # (B, entries): of each position the seen ones first
-        needed = seen.gather(1, order).any(dim=0)
-        order = order[:, needed]
-        self.entries = order.size(1)
-        self.positions[: self.entries] = positions[needed]
-        kept = self._sees.gather(2, order[:, None].expand(-1, self._sees.size(1), -1))
-        self._sees = F.pad(kept, (0, self.room - self.entries))
-        if self.entries > self.room // 2:  # or the same would have to be done again soon
-            self._grow()
-        return order
-
-    def reorder(self, parents: Tensor) -> None:
-        """Hypothesis k of sentence b goes on from hypothesis parents[b, k]; parents (B, K)."""
-        if self._sees is None:
-            if parents.size(1) == 1:
-                return
-            taken = torch.arange(self.room, device=self.positions.device) < self.entries
-            self._sees = taken.expand(len(parents), 1, -1)
-        self._sees = self._sees.gather(1, parents[:, :, None].expand(-1, -1, self.room))
-
-    def select(self, sentences: Tensor) -> None:
-        """Keep only these sentences (B',), in this order."""
-        if self._sees is not None:
-            self._sees = self._sees[sentences]
-
-
-class KeyValueCache:
-    """One layer's keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side.
-
-    Each (B, H, room, K), by the entries of a `Past`; zero where none is taken.
-    """
-
-    def __init__(self) -> None:
-        self.keys = self.values = torch.empty(0)
-
-    def write(self, keys: Tensor, values: Tensor, past: Past) -> None:
-        """Enter the newest tokens' keys and values, (B, H, hypotheses, K), which `past` has counted."""
-        newest = slice(past.entries - keys.size(2), past.entries)
-        if not self.keys.numel():
-            self.keys, self.values = (new.new_zeros(*new.shape[:2], past.room, new.size(3)) for new in (keys, values))
-        elif self.keys.size(2) < past.room:
-            more = past.room - self.keys.size(2)
-            self.keys, self.values = (F.pad(held, (0, 0, 0, more)) for held in (self.keys, self.values))
-        self.keys[:, :, newest] = keys
-        self.values[:, :, newest] = values
-
-    def keep(self, entries: Tensor) -> None:
-        """Move the entries (B, E) of each sentence to the front."""
-        index = entries[:, None, :, None].expand(-1, self.keys.size(1), -1, self.keys.size(3))
-        for held in (self.keys, self.values):
-            held[:, :, : entries.size(1)] = held.gather(2, index)
-
-    def select(self, sentences: Tensor) -> None:
-        """Keep only these sentences (B',), in this order."""
-        if self.keys.numel():
-            self.keys, self.values = self.keys[sentences], self.values[sentences]
-
-
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (section 3.2.2): Concat(head_1, ..., head_H) W_o, head_i = Attention(Q W_q, K W_k, V W_v).
 
@@ -333,9 +222,8 @@ class MultiHeadAttention(nn.Module):
         cache.write(self._turn(keys, past.now), values, past)
         keys, values, mask, positions = cache.keys, cache.values, past.mask, past.positions
         if mask is None or self.window is not None:  # the rest is not taken or out of reach
-            first = 0
-            if self.window is not None:
-                first = int(torch.searchsorted(positions[: past.entries], past.length - 1 - self.window))
+            first = 0 if self.window is None else int(
+                torch.searchsorted(positions[: past.entries], past.length - 1 - self.window))
             near = slice(first, past.entries)
             keys, values, positions = keys[:, :, near], values[:, :, near], positions[near]
             mask = None if mask is None else mask[..., near]

@@ -54,7 +54,7 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     stretches = [_train(trainer, batches, updates) for _ in range(repeats)]
     figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
     figures["peak_memory_gib"] = peak_memory(trainer.updater.device)
-    tokens = _passes(trainer) * figures["tokens_per_update"] / trainer.config.train.batches_of_update
+    tokens = trainer.config.train.passes * figures["tokens_per_update"] / trainer.config.train.batches_of_update
     figures["products_gflops"] = _product_rate(trainer.model, round(tokens), trainer.updater.precision)
     figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
     return figures | _phase_shares(trainer, batches, trace)
@@ -188,12 +188,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
         "tokens_per_update": tokens / updates,
         "padding": statistics.fmean(batch.padding for batch in used),
         "loss": loss,
-        "model_gflops": _passes(trainer) * sum(model_flops(trainer.model, batch) for batch in used) / seconds / 1e9}
-
-
-def _passes(trainer: Trainer) -> int:
-    """How often each batch goes through the model: twice for R-Drop."""
-    return 2 if trainer.config.train.r_drop else 1
+        "model_gflops": trainer.config.train.passes * sum(model_flops(trainer.model, batch) for batch in used) / seconds / 1e9}
 
 
 def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:

@@ -206,6 +206,11 @@ class TrainConfig:
                 "train.max_updates and train.max_minutes are all null; set one, or training never ends")
 
     @property
+    def passes(self) -> int:
+        """How often each batch goes through the model: twice for R-Drop."""
+        return 2 if self.r_drop else 1
+
+    @property
     def batches_of_update(self) -> int:
         """`accumulation`, once null is settled: one, where there is one process."""
         return self.accumulation or 1

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import KeyValueCache, MultiHeadAttention, Past
+from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.open_rows import OpenRows
+from translator.past import KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
 
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import KeyValueCache, Past, keys_mask, padding_mask
+from translator.attention import keys_mask, padding_mask
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
+from translator.past import KeyValueCache, Past
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 

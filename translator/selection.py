@@ -33,6 +33,16 @@ def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
         for update in (*to_average(known, train), *(best["update"] for best in ranked(known, train)[:1]))]
 
 
+def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: float) -> float:
+    """How much of a training is done, by the limit that is nearest: 0 to 1."""
+    done = [
+        value / limit
+        for value, limit in ((epochs, train.max_epochs), (updates, train.max_updates), (minutes, train.max_minutes))
+        if limit is not None
+    ]
+    return min(1.0, max(done))
+
+
 def out_of_patience(validations: Sequence[Validation], train: TrainConfig) -> bool:
     """Whether the last `train.patience` validations brought no better metric."""
     if train.patience is None or not validations:

@@ -221,7 +221,7 @@ def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> D
     if isinstance(value, str):
         return _load_table(Path(value), config)
     columns = config.source, config.target
-    with _beside_the_cache(config) as folder:
+    with _folder_in_cache(config) as folder:
         path = f"{folder}/pairs.arrow"
         with ArrowWriter(path=path, features=Features(dict.fromkeys(columns, Value("string")))) as writer:
             for batch in _line_pairs(value, where):
@@ -230,8 +230,8 @@ def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> D
         return Dataset.from_file(path)
 
 
-def _beside_the_cache(config: DataConfig) -> tempfile.TemporaryDirectory[str]:
-    """A folder for a file that a dataset maps and that outlives its name; but for NFS, where it has one until it is closed."""
+def _folder_in_cache(config: DataConfig) -> tempfile.TemporaryDirectory[str]:
+    """A folder for a file that a dataset maps, which outlives its name. NFS alone keeps one, and so the folder stays there."""
     Path(config.cache).mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(dir=config.cache, ignore_cleanup_errors=True)
 
@@ -261,7 +261,8 @@ def _refuse_unequal(paths: tuple[str, ...], where: str, versions: tuple[tuple[st
 
 
 def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> Dataset:
-    reader = READERS.get(kind_of(path))
+    kind = kind_of(path)
+    reader = READERS.get(kind)
     if reader is None:
         raise UserError(
             f"{path}: expected {', '.join(READERS)}, plain or .gz, or a pair of text files as [SOURCES,TARGETS]")
@@ -271,7 +272,7 @@ def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> D
         raise UserError(f"{path}: is empty")
     builder, options = reader
     if builder == "csv":
-        if options.get("sep") == "\t":
+        if kind == ".tsv":
             refuse_lone_returns(path, _version(path))
         # 007 stays 007; and no column changes its type on the way, not even one that nobody asks for.
         options = options | {"converters": dict.fromkeys(pd.read_csv(path, nrows=0, **options).columns, str)}
@@ -319,7 +320,7 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
                 for row in texts for source, target in config.directions],
             "target": [row[target] for row in texts for _, target in config.directions]}
 
-    with _beside_the_cache(config) as folder:
+    with _folder_in_cache(config) as folder:
         return rows.map(
             in_all_directions, batched=True, remove_columns=rows.column_names, cache_file_name=f"{folder}/pairs.arrow")
 

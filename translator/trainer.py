@@ -30,7 +30,7 @@ from translator.interruption import Interrupted, Interruption
 from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
-from translator.selection import Validation, out_of_patience, ranked, to_average, to_keep
+from translator.selection import Validation, fraction_done, out_of_patience, ranked, to_average, to_keep
 from translator.state import Outcome, TrainingState, Unlogged, outcome_of, state_of
 from translator.stream import WindowSource
 from translator.tracking import Tracker
@@ -228,16 +228,8 @@ class Trainer:
         return self.state.epoch + self.state.batch / len(self.batches.plan(self.state.epoch))
 
     def _fraction(self) -> float:
-        """How much of the training is done, by the limit that is nearest: 0 to 1."""
-        train, state = self.config.train, self.state
-        done = [
-            value / limit
-            for value, limit in (
-                (self._epochs(), train.max_epochs), (state.update, train.max_updates),
-                (state.seconds / 60, train.max_minutes))
-            if limit is not None
-        ]
-        return min(1.0, max(done))
+        return fraction_done(
+            self.config.train, epochs=self._epochs(), updates=self.state.update, minutes=self.state.seconds / 60)
 
     def _out_of_budget(self) -> bool:
         return self._fraction() >= 1

@@ -137,11 +137,10 @@ class _Loss(nn.Module):
         self.hidden = torch.compile(model.hidden, dynamic=True) if train.compile else model.hidden
 
     def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        r_drop = self.train_config.r_drop
-        passes = 2 if r_drop and self.model.training else 1
+        passes = self.train_config.passes if self.model.training else 1
         hidden = self.hidden(
             source.repeat(passes, 1), target_in.repeat(passes, 1),
             torch.cat([real + number * target_in.numel() for number in range(passes)]))
         return projected_cross_entropy(
             hidden, self.model.output.weight, target_out.flatten()[real], bias=self.model.output.bias,
-            smoothing=self.train_config.label_smoothing, r_drop=r_drop)
+            smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop)

@@ -121,10 +121,8 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     size = values.size(-1)
     whole = size - size % CHUNK
     few = values.numel() < CHUNKED_FROM
-    if k == 1 and (few or values.device.type != "cpu"):
-        return values.max(dim=-1, keepdim=True)
     if few or values.device.type != "cpu" or whole // CHUNK < 2 * k:
-        best, index = values.topk(k)
+        best, index = values.topk(k) if k > 1 else values.max(dim=-1, keepdim=True)
         return best, index
     chunks = values[..., :whole].unflatten(-1, (-1, CHUNK))
     promising = chunks.amax(dim=-1).topk(k).indices  # (..., k)

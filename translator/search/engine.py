@@ -218,7 +218,7 @@ class _Beams:
         return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
 
     def _open_rows(self) -> OpenRows:
-        """The open hypotheses, and a few that are not for a usual shape; all, where to look would make a GPU wait."""
+        """The open hypotheses, and a few that are not for a usual shape; all where there is but one, or a GPU would wait."""
         sentences, hypotheses = self.scores.shape
         if self.look_every > 1 or sentences * hypotheses == 1:
             return OpenRows(sentences, hypotheses)

@@ -15,7 +15,7 @@ from translator.commands import EvaluateConfig
 from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
-from translator.held_out import held_out, require_comparable, sources_for
+from translator.held_out import held_out, language_of, require_comparable, sources_for
 from translator.text_files import read_lines
 from translator.translate import Translator
 
@@ -32,10 +32,11 @@ def main(composed: DictConfig) -> None:
         runs.insert(0, Path(config.against))  # the baseline comes first
     require_comparable(runs, config.direction)
     name, sources, references = test_set(config, runs[-1])
+    language = language_of(RunFolder(runs[-1]), config.direction)
     systems: list[tuple[str, Evaluation]] = []
     for run in runs:
         translator = Translator(run, device=config.device, precision=config.precision)
-        evaluation = evaluate(translator, sources_for(run, sources, config.direction), references, config.search)
+        evaluation = evaluate(translator, sources_for(run, sources, config.direction), references, config.search, language)
         # The rival's lies with this run's too: in its own folder stand its scores on its own data.
         folder = runs[-1] / (f"evaluation-{name}" if run is runs[-1] else f"evaluation-{name}-of-{run.resolve().name}")
         print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}")
@@ -50,7 +51,7 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
     """Its name, sources and references: the files named, or a split of the run's own data."""
     if config.source_file is None or config.reference_file is None:
         name = "-".join([config.split, *(config.direction or ())])
-        return name, *held_out(RunFolder(run).load_config().data, config.split, config.direction)
+        return name, *held_out(RunFolder(run), config.split, config.direction)
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(

@@ -33,7 +33,8 @@ def main(composed: DictConfig) -> None:
     pretrained = load_pretrained(config.init, config)
     config = adopt(config, pretrained, named)
     with sole_user(folder.path):
-        folder.create(config, pretrained.tokenizers, {}, pretrained.weights)
+        folder.create(config, pretrained.tokenizers, {})
+        folder.begin_with(pretrained.weights)
     say(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
         f"Next:\n  make translate TEXT=\"...\" RUN={folder.path}\n  make train ARGS=\"init={folder.path} data=...\"")
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from translator.building import by_dotted_name, from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
-from translator.checkpoint import RunFolder, load_into
+from translator.checkpoint import RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.console import say
 from translator.cooccurrence import embed_by_cooccurrence
@@ -87,7 +87,7 @@ def train(
         model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search,
         longest=corpus.report["splits"]["train"]["source_longest"])
     require_search(translator, corpus)
-    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report, weights))
+    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
     if weights is not None:
         load_into(model, weights, folder.model_file)
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
@@ -100,6 +100,8 @@ def train(
         config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
     try:
         say_plan(trainer, corpus, model, device, precision)
+        if pretrained is not None:  # only now: a start that failed, for want of memory say, must leave the options free
+            decide(lambda: folder.begin_with(weights_of(model)))
         outcome = trainer.fit()
     except Interrupted as stop:
         say(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
@@ -186,7 +188,7 @@ def report(
     """The test score of the chosen weights, a few translations, and what to type next."""
     say(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
     sources, references = list(corpus.test["source"]), list(corpus.test["target"])
-    evaluation = evaluate(translator, sources, references, config.search)
+    evaluation = evaluate(translator, sources, references, config.search, config.data.language)
     say(describe_evaluation(evaluation))
     evaluation.save(folder.path / "evaluation-test")
     for source, hypothesis, reference in list(

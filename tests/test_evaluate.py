@@ -14,8 +14,10 @@ import pytest
 from tests.conftest import PAIRS, assert_user_error, search_config, write_pairs
 from translator.building import to_yaml
 from translator.checkpoint import RunFolder
+from translator.data import prepare
 from translator.errors import UserError
 from translator.evaluate import compare, describe, describe_comparison, evaluate
+from translator.held_out import held_out
 from translator.translate import Translator
 
 SOURCES = [source for source, _ in PAIRS[:24]]
@@ -63,7 +65,7 @@ def test_the_sacrebleu_command_agrees(script, run_folder, files):
 
 def test_lines_break_nowhere(run_folder, tmp_path):
     translator = Translator(run_folder, device="cpu")
-    evaluation = evaluate(translator, ["She sees\ntwo trees.", "x"], ["a\r\nb", "c\u2028d"], search_config())
+    evaluation = evaluate(translator, ["She sees\ntwo trees.", "x"], ["a\r\nb", "c\u2028d"], search_config(), "de")
     evaluation.save(tmp_path)
     for name in ("source", "reference", "hypothesis"):
         assert (tmp_path / f"{name}.txt").read_bytes().count(b"\n") == 2
@@ -78,14 +80,14 @@ def test_a_run_against_another(script, run_folder, files):
 
 def test_comparison_and_limits_in_words(run_folder):
     translator = Translator(run_folder, device="cpu")
-    short = evaluate(translator, SOURCES, REFERENCES, search_config(max_length=1))
-    long = evaluate(translator, SOURCES, REFERENCES, search_config())
+    short = evaluate(translator, SOURCES, REFERENCES, search_config(max_length=1), "de")
+    long = evaluate(translator, SOURCES, REFERENCES, search_config(), "de")
     assert short.hit_limit > 0.5
     assert "BLEU" in describe_comparison(compare([("a", short), ("b", long)]))
     assert f"{100 * short.hit_limit:.1f} %" in describe(short)
     assert len(long.worst(3)) == 3
     with pytest.raises(UserError, match="no sentences"):
-        evaluate(translator, [], [], search_config())
+        evaluate(translator, [], [], search_config(), "de")
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -116,6 +118,30 @@ def test_a_split_of_the_run_s_own_data(script, run_folder, tmp_path):
     assert result.stdout.decode().splitlines()[-1].endswith(str(written))
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_sentences_that_the_training_may_know_are_not_scored(script, run_folder, tmp_path, cut):
+    train, test = write_pairs(tmp_path / "train.tsv", PAIRS[:60]), write_pairs(tmp_path / "test.tsv", PAIRS[60:80])
+    run = with_data(run_folder, tmp_path / "run", path=None, train=str(train), validation=None, holdout=5,
+                    test=None if cut else str(test), cache=str(tmp_path / "cache"))
+    folder = RunFolder(run)
+    data, tokenizer = folder.load_config().data, folder.load_config().tokenizer
+    report = prepare(data, tokenizer, max_tokens=99, tokenizers=folder.load_tokenizers()).report
+    folder.report_file.write_text(json.dumps(report))
+    sources, references = held_out(folder, "test", None)
+    assert len(sources) == len(references) == (5 if cut else 20)
+    (train if cut else test).unlink()
+    write_pairs(train if cut else test, PAIRS[20:80])
+    assert_user_error(evaluate_script(script, run), "split=test", "have changed", "source_file=")
+    assert len(held_out(folder, "train", None)[0]) > 0  # which shows the fit to what there is now
+
+
+def test_the_words_of_the_language_are_counted(script, run_folder, files, tmp_path):
+    run = with_data(run_folder, tmp_path / "run", target="zh")
+    result = evaluate_script(script, run, *pair_of(files))
+    assert result.returncode == 0, result.stderr
+    assert "tok:zh|" in result.stdout.decode()
+
+
 def test_runs_of_other_languages_are_not_compared(script, run_folder, files, tmp_path):
     other = with_data(run_folder, tmp_path / "other", target="fr")
     assert_user_error(evaluate_script(script, run_folder, f"against={other}", *pair_of(files)), "en to de", "en to fr")
@@ -124,7 +150,7 @@ def test_runs_of_other_languages_are_not_compared(script, run_folder, files, tmp
 def test_a_source_that_is_refused_counts_as_an_empty_output(run_folder):
     evaluation = evaluate(
         Translator(run_folder, device="cpu"), [*SOURCES[:2], "word " * 99], REFERENCES[:3],
-        search_config(max_length=5, max_source_tokens=50))
+        search_config(max_length=5, max_source_tokens=50), "de")
     assert evaluation.refused == 1
     assert evaluation.hypotheses[2] == ""
     assert "not translated" in describe(evaluation)

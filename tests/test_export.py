@@ -300,7 +300,7 @@ def test_the_card_tells_scores_languages_and_the_licence_of_the_data(run_folder,
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, path=str(data)))
     (folder / "config.yaml").write_text(to_yaml(config))
     sentences = SOURCES[:5]
-    evaluate(Translator(folder, device="cpu"), sentences, sentences, GREEDY).save(folder / "evaluation-test")
+    evaluate(Translator(folder, device="cpu"), sentences, sentences, GREEDY, "de").save(folder / "evaluation-test")
     scores = json.loads((folder / "evaluation-test" / "scores.json").read_text())["scores"]
     decoding = Decoding.nearest(search_config(), config.model, 15)
     card = ModelCard(model_card(RunFolder(folder), decoding, "use()\n", "transformers"))

@@ -196,8 +196,8 @@ def test_a_direction_is_scored_alone(several, single, script):
     assert not (single / "evaluation-test-en-up").exists()
     assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
     assert_user_error(script("evaluate", f"run={several}", "split=train", "source=en", "target=up"), "split=train", "leave out")
-    data = RunFolder(single).load_config().data
-    assert held_out(data, "train", ("en", "up")) == held_out(data, "train", None)
+    folder = RunFolder(single)
+    assert held_out(folder, "train", ("en", "up")) == held_out(folder, "train", None)
 
 
 def test_runs_are_compared_in_what_both_translate(several, single):

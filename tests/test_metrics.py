@@ -11,26 +11,50 @@ FAR = [" ".join(reversed(text.split())) for text in REFERENCES]
 
 
 def test_scores_are_sacrebleu_s_own() -> None:
-    scores = score(CLOSE, REFERENCES)
+    scores = score(CLOSE, REFERENCES, "de")
     assert list(scores) == ["bleu", "chrf", "ter"]
     assert scores["bleu"].value == sacrebleu.corpus_bleu(CLOSE, [REFERENCES]).score
     assert scores["chrf"].value == sacrebleu.corpus_chrf(CLOSE, [REFERENCES]).score
     assert scores["ter"].value == sacrebleu.corpus_ter(CLOSE, [REFERENCES]).score
 
 
+@pytest.mark.parametrize(("language", "tokenizer"), [
+    ("zh", "zh"), ("zh_CN", "zh"), ("zho-Hans", "zh"), ("th", "char"), ("de", "13a"), ("", "13a"), ("target", "13a")])
+def test_words_are_those_of_the_language(language: str, tokenizer: str) -> None:
+    close, references = [f"我们在{n}点见。" for n in range(20)], [f"我们在{n}点走。" for n in range(20)]
+    bleu = score(close, references, language)["bleu"]
+    assert f"tok:{tokenizer}|" in bleu.signature
+    theirs = sacrebleu.corpus_bleu(close, [references], tokenize=tokenizer).score
+    assert bleu.value == theirs
+    assert (theirs > 40) is (tokenizer != "13a")  # to 13a a sentence is one word, and a wrong one
+    assert paired_bootstrap([("a", references), ("b", close)], references, language)[1].value == theirs
+    parts = scores_by_length(close, close, references, language)
+    assert [part.bleu for part in parts] == [theirs]
+
+
+def test_japanese_is_scored_by_words_where_they_can_be_told_apart_else_by_characters() -> None:
+    try:
+        tokenizer = sacrebleu.BLEU(tokenize="ja-mecab").tokenizer_signature
+    except RuntimeError:
+        tokenizer = "char"
+    scores = score(["私は学生です。"], ["私は先生です。"], "ja")
+    assert f"tok:{tokenizer}|" in scores["bleu"].signature
+    assert scores["ter"].value < 100  # as a single word, it would be 100
+
+
 def test_signatures_say_how_a_score_was_made() -> None:
-    for value in score(CLOSE, REFERENCES).values():
+    for value in score(CLOSE, REFERENCES, "de").values():
         assert "nrefs:1" in value.signature
         assert f"version:{sacrebleu.__version__}" in value.signature
 
 
 def test_a_perfect_output_has_perfect_scores() -> None:
-    assert [round(value.value, 6) for value in score(REFERENCES, REFERENCES).values()] == [100, 100, 0]
+    assert [round(value.value, 6) for value in score(REFERENCES, REFERENCES, "de").values()] == [100, 100, 0]
 
 
 def test_no_sentences_have_no_score() -> None:
     with pytest.raises(ValueError, match="no sentences"):
-        score([], [])
+        score([], [], "de")
 
 
 @pytest.mark.parametrize(("metric", "high_wins"), [("bleu", True), ("chrf", True), ("ter", False), ("loss", False)])
@@ -43,7 +67,7 @@ def test_which_way_is_better(metric: str, high_wins: bool) -> None:
 def test_each_sentence_falls_into_the_group_of_its_length() -> None:
     lengths = [0, 1, *(bound + i for bound in LENGTH_BOUNDS for i in (0, 1)), 300]
     texts = [" ".join(["x"] * length) for length in lengths]
-    parts = scores_by_length(texts, texts, texts)
+    parts = scores_by_length(texts, texts, texts, "de")
     assert sum(part.count for part in parts) == len(texts)
     assert (parts[0].lengths, parts[0].count) == ("1 to 5", 3)
     assert (parts[1].lengths, parts[1].count) == ("6 to 10", 2)
@@ -52,7 +76,7 @@ def test_each_sentence_falls_into_the_group_of_its_length() -> None:
 
 def test_groups_are_scored_by_themselves_and_empty_ones_left_out() -> None:
     short, long = "one two three four", " ".join(["word"] * 25)
-    parts = scores_by_length([short, long], [short, "wrong"], [short, long])
+    parts = scores_by_length([short, long], [short, "wrong"], [short, long], "de")
     assert [(part.lengths, part.count) for part in parts] == [("1 to 5", 1), ("21 to 30", 1)]
     assert parts[0].bleu == pytest.approx(100)
     assert parts[1].bleu < 1
@@ -65,9 +89,9 @@ def test_sentence_chrf_ranks_bad_below_good() -> None:
 
 def test_bootstrap_tells_a_real_difference_from_none() -> None:
     rows = {(row.metric, row.system): row for row in paired_bootstrap(
-        [("base", CLOSE), ("same", list(CLOSE)), ("worse", FAR)], REFERENCES)}
+        [("base", CLOSE), ("same", list(CLOSE)), ("worse", FAR)], REFERENCES, "de")}
     assert len(rows) == 9
-    for value in score(CLOSE, REFERENCES).values():
+    for value in score(CLOSE, REFERENCES, "de").values():
         base, same, worse = (rows[value.name, system] for system in ("base", "same", "worse"))
         assert base.value == same.value == value.value
         assert (base.p_value, same.p_value) == (None, 1)
@@ -77,4 +101,4 @@ def test_bootstrap_tells_a_real_difference_from_none() -> None:
 
 def test_bootstrap_repeats_itself() -> None:
     systems = [("a", CLOSE), ("b", FAR)]
-    assert paired_bootstrap(systems, REFERENCES) == paired_bootstrap(systems, REFERENCES)
+    assert paired_bootstrap(systems, REFERENCES, "de") == paired_bootstrap(systems, REFERENCES, "de")

@@ -132,7 +132,8 @@ def imported(folder: Path, run: Path, *options: str) -> Path:
     """The run folder `run` with the model of `folder`, as scripts/import.py makes it."""
     config = run_config(f"init={folder}", *options)
     pretrained = load_pretrained(str(folder), config)
-    RunFolder(run).create(adopt(config, pretrained, []), pretrained.tokenizers, {}, pretrained.weights)
+    RunFolder(run).create(adopt(config, pretrained, []), pretrained.tokenizers, {})
+    RunFolder(run).begin_with(pretrained.weights)
     return run
 
 
@@ -263,6 +264,17 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_from_the_same_weight
     again, first = (load_pretrained(str(source), run_config("init=x")).weights for source in (run, folders["marian"]))
     assert again.keys() == first.keys()
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
+
+
+def test_a_start_that_failed_leaves_its_options_free_and_one_that_did_not_keeps_its_weights(folders, tmp_path):
+    pretrained = load_pretrained(str(folders["marian"]), config := run_config(f"init={folders['marian']}"))
+    run = RunFolder(tmp_path / "run")
+    run.create(adopt(config, pretrained, []), pretrained.tokenizers, {})
+    assert not run.has_begun()
+    run.begin_with(pretrained.weights)
+    assert run.has_begun()
+    run.begin_with({name: torch.zeros_like(tensor) for name, tensor in pretrained.weights.items()})
+    assert all(torch.equal(run.load_weights()[name], tensor) for name, tensor in pretrained.weights.items())
 
 
 def test_a_run_is_started_from_another(script: Script, run_folder, tmp_path):

@@ -70,11 +70,8 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self._identity: tuple[int, int] | None = None  # of the folder that `create` laid out
 
-    def create(
-        self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any],
-        weights: Weights | None = None,
-    ) -> None:
-        """Lay the folder out, with the `weights` to start from, if there are any.
+    def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
+        """Lay the folder out.
 
         config.yaml comes last: a folder that has one has the rest. Of a run that has begun only the options are new; UserError
         where it was made of other data than these.
@@ -83,8 +80,6 @@ class RunFolder:
             self.require_same_data(tokenizers, report)
         else:
             self._write_data(tokenizers, report)
-            if weights is not None:
-                save_tensors(self.model_file, weights)
         write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
         self._identity = _identity(self.path)
 
@@ -160,6 +155,13 @@ class RunFolder:
         except (KeyError, TypeError, ZeroDivisionError):
             return None
 
+    def digest_of(self, split: str) -> str | None:
+        """`data.digest` of validation or test when it was trained; None where its report does not say."""
+        try:
+            return self.load_report()["digests"][split]
+        except (KeyError, TypeError):
+            return None
+
     def load_report(self) -> dict[str, Any]:
         """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
         try:
@@ -167,6 +169,11 @@ class RunFolder:
         except (OSError, ValueError, RecursionError):
             return {}
         return report if isinstance(report, dict) else {}
+
+    def begin_with(self, weights: Weights) -> None:
+        """Keep the weights that a training starts from, unless it has begun: then it has all that it takes to go on."""
+        if not self.has_begun():
+            save_tensors(self.model_file, weights)
 
     def load_weights(self) -> Weights:
         """The weights to translate with."""

@@ -69,6 +69,12 @@ class DataConfig:
         return tuple((s, t) for s in self.source.split("+") for t in self.target.split("+") if s != t)
 
     @property
+    def language(self) -> str:
+        """The one to translate to; empty where there are several."""
+        first, *others = {target for _, target in self.directions}
+        return "" if others else first
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """Of the languages to translate to, where there is a choice."""
         reached = {target for _, target in self.directions}

@@ -31,7 +31,7 @@ from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [6, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [7, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000
@@ -88,6 +88,15 @@ def load_split(config: DataConfig, split: str) -> Dataset:
     return Dataset.from_file(str(_clean_splits(config) / f"{split}.arrow"))
 
 
+def digest(rows: Dataset) -> str:
+    """What tells these sentences, in this order, from any others."""
+    whole = hashlib.sha256()
+    for batch in rows.iter(READ_ROWS):
+        for pair in zip(*(batch[side] for side in SIDES), strict=True):
+            whole.update(json.dumps(pair).encode())
+    return whole.hexdigest()
+
+
 def describe(report: dict[str, Any]) -> str:
     """What was read, kept and dropped by cause, in a line a split."""
     return "\n".join(f"{split:10} {describe_counts(counts)}" for split, counts in report["splits"].items())
@@ -139,7 +148,8 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     if not counts["train"].kept:
         causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["train"].dropped.items())
         raise UserError(f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {causes}")
-    _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}})
+    digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
+    _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}, "digests": digests})
 
 
 def _workers(wanted: int | None, pairs: int) -> InOrder:

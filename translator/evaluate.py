@@ -32,6 +32,7 @@ class Evaluation:
     scores: dict[str, Score]
     by_length: list[LengthScore]
     search: SearchConfig
+    language: str  # of references and hypotheses
     seconds: float  # that the translations took
 
     @property
@@ -52,7 +53,8 @@ class Evaluation:
     def save(self, folder: Path) -> None:
         """Write source.txt, reference.txt, hypothesis.txt and scores.json.
 
-        `sacrebleu reference.txt -i hypothesis.txt` prints the same scores.
+        `sacrebleu reference.txt -i hypothesis.txt` prints the same scores; of a language without spaces between words it takes
+        what the signatures name, such as `--tokenize zh`.
         """
         folder.mkdir(parents=True, exist_ok=True)
         for name, lines in (
@@ -69,9 +71,9 @@ class Evaluation:
 
 
 def evaluate(
-    translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig
+    translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig, language: str
 ) -> Evaluation:
-    """Translate `sources` and score the outputs against `references`, one of each a line."""
+    """Translate `sources` to `language` and score the outputs against `references`, one of each a line."""
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [as_line(text) for text in sources], [as_line(text) for text in references]
@@ -84,8 +86,8 @@ def evaluate(
     hypotheses = [translation.text for translation in translations]
     texts = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]
     return Evaluation(
-        sources, references, hypotheses, translations, score(hypotheses, references),
-        scores_by_length(texts, hypotheses, references), search, seconds)
+        sources, references, hypotheses, translations, score(hypotheses, references, language),
+        scores_by_length(texts, hypotheses, references, language), search, language, seconds)
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
@@ -108,8 +110,9 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
 
 def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
     """Paired bootstrap of several systems' outputs for the same sentences against the first system's."""
-    references = systems[0][1].references
-    return paired_bootstrap([(name, evaluation.hypotheses) for name, evaluation in systems], references)
+    first = systems[0][1]
+    return paired_bootstrap(
+        [(name, evaluation.hypotheses) for name, evaluation in systems], first.references, first.language)
 
 
 def describe_comparison(comparisons: Sequence[Comparison]) -> str:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from translator.checkpoint import RunFolder
 from translator.cleaning import Counts, with_text
-from translator.config import DataConfig
-from translator.data import load_split
+from translator.data import digest, load_split
 from translator.errors import UserError
 from translator.languages import tag_of
 from translator.sources import read
@@ -31,10 +30,18 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
                 "to compare; where both have one direction, name it by source= and target=")
 
 
-def held_out(data: DataConfig, split: str, direction: Direction) -> tuple[list[str], list[str]]:
-    """Sources and references of a split; those of one direction without tags."""
+def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[str], list[str]]:
+    """Sources and references of a split of a run's data; those of one direction without tags.
+
+    UserError where sentences that were held out from the training are no longer the same: it may know those that are.
+    """
+    data = folder.load_config().data
     if direction is None or data.directions == (direction,):
         rows = load_split(data, split)
+        if folder.digest_of(split) not in (None, digest(rows)):
+            raise UserError(
+                f"split={split}: the data have changed since {folder.path} was trained, which may know these sentences; bring "
+                "the old ones back, or score files by source_file= and reference_file=")
         return list(rows["source"]), list(rows["target"])
     if split == "train":
         raise UserError("split=train: is kept cleaned and in all directions together; leave out source and target")
@@ -43,6 +50,11 @@ def held_out(data: DataConfig, split: str, direction: Direction) -> tuple[list[s
         raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
     pairs = list(with_text(rows, Counts()))
     return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def language_of(folder: RunFolder, direction: Direction) -> str:
+    """That of the references: the one that a run translates to, or this direction of it; empty for several."""
+    return folder.load_config().data.language if direction is None else direction[1]
 
 
 def sources_for(run: Path, sources: Sequence[str], direction: Direction) -> list[str]:

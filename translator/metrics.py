@@ -5,7 +5,9 @@ Post 2018, "A Call for Clarity in Reporting BLEU Scores", https://arxiv.org/abs/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +18,11 @@ LOWER_IS_BETTER = {"ter", "loss", "perplexity"}
 # Upper bounds, in source words, of the groups that `scores_by_length` makes; the last has none.
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)
 BOOTSTRAP_SAMPLES = 1000
+
+# What sacreBLEU takes for a word, by ISO 639 code, of languages that put no spaces between words; of all others 13a.
+TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "cmn"), "zh"), **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char")}
 
 SentenceMetric = Literal["chrf", "bleu"]
 # BLEU of a sentence counts the orders of n-grams that it is long enough to have.
@@ -57,23 +64,26 @@ def better(metric: str, a: float, b: float) -> bool:
     return a < b if metric in LOWER_IS_BETTER else a > b
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Score]:
-    """BLEU, chrF and TER of a corpus with one reference a sentence, by the names bleu, chrf and ter."""
-    return {name: _corpus_score(metric, hypotheses, references) for name, metric in _metrics().items()}
+def score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> dict[str, Score]:
+    """BLEU, chrF and TER of a corpus with one reference a sentence, by the names bleu, chrf and ter.
+
+    language: of both, as data.target names it: in some, words are told apart in a way of their own.
+    """
+    return {name: _corpus_score(metric, hypotheses, references) for name, metric in _metrics(language).items()}
 
 
 def scores_by_length(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], language: str
 ) -> list[LengthScore]:
     """BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
     lengths = [max(1, len(source.split())) for source in sources]
-    scores = []
+    scores, bleu = [], _bleu(language)
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
         rows = [i for i, n in enumerate(lengths) if n > low and (high is None or n <= high)]
         if rows:
-            bleu = _corpus_score(BLEU(), [hypotheses[i] for i in rows], [references[i] for i in rows])
+            group = _corpus_score(bleu, [hypotheses[i] for i in rows], [references[i] for i in rows])
             name = f"over {low}" if high is None else f"{low + 1} to {high}"
-            scores.append(LengthScore(name, len(rows), bleu.value))
+            scores.append(LengthScore(name, len(rows), group.value))
     return scores
 
 
@@ -83,14 +93,14 @@ def sentence_score(metric: SentenceMetric, hypothesis: str, reference: str) -> f
 
 
 def paired_bootstrap(
-    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str]
+    systems: Sequence[tuple[str, Sequence[str]]], references: Sequence[str], language: str
 ) -> list[Comparison]:
     """Compare (name, hypotheses) of several systems with the first of them by paired bootstrap resampling.
 
     Koehn 2004, https://aclanthology.org/W04-3250; `BOOTSTRAP_SAMPLES` samples from a fixed seed.
     """
     test = PairedTest(
-        [(name, list(hypotheses)) for name, hypotheses in systems], _metrics(), [list(references)],
+        [(name, list(hypotheses)) for name, hypotheses in systems], _metrics(language), [list(references)],
         test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
     results: dict[str, list[Any]] = test()[1]
     comparisons = []
@@ -106,8 +116,20 @@ def paired_bootstrap(
     return comparisons
 
 
-def _metrics() -> dict[str, Any]:
-    return {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}
+def _metrics(language: str) -> dict[str, Any]:
+    ideographs = _tokenizer(language) in ("zh", "ja-mecab")
+    return {"bleu": _bleu(language), "chrf": CHRF(), "ter": TER(normalized=ideographs, asian_support=ideographs)}
+
+
+def _bleu(language: str) -> BLEU:
+    with suppress(RuntimeError):  # a tokenizer that takes what `pip install sacrebleu[ja]` installs
+        return BLEU(tokenize=_tokenizer(language))
+    return BLEU(tokenize="char")
+
+
+def _tokenizer(language: str) -> str:
+    """sacreBLEU's name of it. Of a code such as zh_CN or zho-Hans the first part tells the language."""
+    return TOKENIZERS.get(re.split("[-_]", language.lower())[0], BLEU.TOKENIZER_DEFAULT)
 
 
 def _corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -21,14 +21,14 @@ from translator.attention_maps import attention_maps
 from translator.building import by_dotted_name
 from translator.checkpoint import RunFolder
 from translator.commands import ReportConfig
-from translator.config import DataConfig, RunConfig
+from translator.config import RunConfig
 from translator.console import say
 from translator.device import resolve_device
 from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate
 from translator.files import write_bytes, write_text
-from translator.held_out import held_out, require_comparable, sources_for
+from translator.held_out import held_out, language_of, require_comparable, sources_for
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_score
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
@@ -139,7 +139,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     paths = [own, Path(options.against)] if options.against else [own]
     require_comparable(paths, options.direction)
     folder.mkdir(parents=True, exist_ok=True)
-    run, *others = runs = [examine(path, RunFolder(own).load_config().data, options) for path in paths]
+    run, *others = runs = [examine(path, RunFolder(own), options) for path in paths]
     if len({run.name for run in runs}) < len(runs):
         run, *others = runs = [dataclasses.replace(run, name=str(run.folder.path)) for run in runs]
     names = [run.name for run in runs]
@@ -162,8 +162,8 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     return folder / PAGE
 
 
-def examine(path: Path, data: DataConfig, options: ReportConfig) -> Run:
-    """What can be learned of a run, evaluated on these data; what cannot is left out."""
+def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
+    """What can be learned of a run, evaluated on the data of `own`; what cannot is left out."""
     folder = RunFolder(path)
     config = folder.load_config()
     history, unreadable = read_history(folder.metrics_file)
@@ -172,8 +172,10 @@ def examine(path: Path, data: DataConfig, options: ReportConfig) -> Run:
     try:
         parameters = sum(weight.numel() for weight in folder.load_weights().values())
         translator = Translator(path, device=options.device, precision=options.precision)
-        sources, references = held_out(data, options.split, options.direction)
-        evaluation = evaluate(translator, sources_for(path, sources, options.direction), references, options.search)
+        sources, references = held_out(own, options.split, options.direction)
+        evaluation = evaluate(
+            translator, sources_for(path, sources, options.direction), references, options.search,
+            language_of(own, options.direction))
     except UserError as error:
         trouble = str(error)
         say(f"warning: {path} was not evaluated: {trouble}")

@@ -23,7 +23,7 @@ from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserE
 from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer, translation_of
 from translator.output import Output
 from translator.translate import CHUNK
-from translator.translation import Request
+from translator.translation import Request, decoded
 from translator.workers import Job, translate_all
 
 PROMPT = "> "
@@ -152,8 +152,8 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
 def text_of(line: str | bytes | None) -> str | None:
     """A line's text; None where it is not UTF-8."""
     try:
-        return line.decode() if isinstance(line, bytes) else line and line.encode().decode()
-    except UnicodeError:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
+        return None if line is None else decoded(line)
+    except UnicodeError:
         return None
 
 

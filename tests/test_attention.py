@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from translator.attention import (
     CPU_FUSED_FROM,
     MultiHeadAttention,
-    causal_mask,
     fused_attention,
     padding_mask,
     scaled_dot_product_attention,
@@ -30,6 +29,11 @@ def qkv(query_length: int, key_length: int, dtype: torch.dtype = torch.float32) 
     shapes = ((B, H, query_length, K), (B, H, key_length, K), (B, H, key_length, K))
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for shape in shapes)
     return q, k, v
+
+
+def causal_mask(query_length: int, key_length: int) -> Tensor:
+    """Each query sees itself and what came before: (T, S). The queries are the last T of the S positions."""
+    return torch.ones(query_length, key_length, dtype=torch.bool).tril(key_length - query_length)
 
 
 def some_mask(query_length: int, key_length: int, *, padding: bool, causal: bool, window: int | None) -> Tensor | None:

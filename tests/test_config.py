@@ -75,7 +75,10 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("train.batch_tokens=many", "train.batch_tokens"), ("train.label_smoothing=1", "train.label_smoothing"),
     ("train.metric=accuracy", "train.metric"), ("train.max_epochs=-2", "train.max_epochs"),
     ("search.n_best=9", "search.n_best"), ("search.shortlist=101", "0 (off) to 100"), ("search.shortlist=50", "make shortlist"),
-    ("search.length_penalty=-1", "search.length_penalty"),
+    ("search.length_penalty=-1", "search.length_penalty"), ("search.length_penalty=11", "search.length_penalty"),
+    ("search.coverage_penalty=1e9", "search.coverage_penalty"), ("search.max_length_ratio=1e30", "search.max_length_ratio"),
+    ("search.min_length_ratio=1e30", "search.min_length_ratio"), (f"search.max_length={10**30}", "search.max_length"),
+    ("search.temperature=1e-40", "search.temperature"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
     ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied")])
 def test_a_wrong_value_is_named_in_one_line(override, named):

@@ -158,6 +158,12 @@ def test_a_line_s_own_prefix_takes_the_place_of_the_option_s(translator):
     assert its_own.text.startswith("Der Hund")
 
 
+def test_a_required_phrase_of_nothing_asks_for_nothing(translator):
+    free, asked = Request(SOURCES[0]), Request(SOURCES[0], required=("", " "))
+    for search in (QUICK, options(sampling=True)):  # which takes no phrases
+        assert translator.translate([asked], search) == translator.translate([free], search)
+
+
 def test_a_phrase_of_a_script_without_spaces_needs_none_before_it():
     tokenizer = train_tokenizer(["私は東京に住む。", "東京は大きい。", "猫が好き。"] * 5, tokenizer_config(vocab_size=275))
     [inside], [whole] = tokenizer.encode_phrases(["東京"]), tokenizer.encode(["私は東京に住む。"])
@@ -187,6 +193,9 @@ def test_terms_are_whole_words_and_the_longest_wins():
     assert terms.required("A house boat by the house, and a house.") == ["Hausboot", "Haus"]
     assert terms.required("warehouse houses") == []
     assert terms.required("I know C++.") == ["C plus plus"]
+    vowels = Terminology({"कर": "Steuer", "पानी": "Wasser"})  # signs upon letters belong to words
+    assert vowels.required("वह काम करो, पानीपत") == []
+    assert vowels.required("कर और पानी।") == ["Steuer", "Wasser"]
     assert Terminology({}).required("house") == []
 
 
@@ -196,6 +205,9 @@ def test_a_broken_terminology_is_named_by_line(tmp_path):
         Terminology.load(tmp_path / "terms.tsv")
     (tmp_path / "terms.tsv").write_text("bank\tBank\nbank\tBank\nriver\tFluss\nbank\tUfer\n")
     with pytest.raises(UserError, match=r"terms\.tsv, line 4: bank stands above already, as Bank"):
+        Terminology.load(tmp_path / "terms.tsv")
+    (tmp_path / "terms.tsv").write_text("file\tDatei\n\ufb01le\tAkte\n")  # with a ligature
+    with pytest.raises(UserError, match=r"terms\.tsv, line 2: file stands above already, as Datei"):
         Terminology.load(tmp_path / "terms.tsv")
     with pytest.raises(UserError, match="nowhere"):
         Terminology.load(tmp_path / "nowhere.tsv")
@@ -220,10 +232,12 @@ def test_minimum_bayes_risk_takes_the_candidate_most_like_the_others(translator)
 # Details
 
 
-def test_details_agree_with_the_search(translator):
-    found = translator.translate(SOURCES, options(max_length_extra=9))
-    details = translator.details_of(found)
-    given = translator.details(SOURCES, [t.text for t in found])
+@pytest.mark.parametrize("penalties", [{}, {"coverage_penalty": 0.5, "length_penalty": 0.3}])
+def test_details_agree_with_the_search(translator, penalties):
+    search = options(max_length_extra=9, **penalties)
+    found = translator.translate(SOURCES, search)
+    details = translator.details_of(found, search)
+    given = translator.details(SOURCES, [t.text for t in found], search)
     spelled_alike = 0
     for source, translation, told, of_text in zip(SOURCES, found, details, given, strict=True):
         assert len(told.pieces) == len(told.log_probabilities)

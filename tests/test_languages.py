@@ -131,6 +131,8 @@ def test_each_sentence_of_a_long_text_keeps_the_tag(several):
     [translation] = translator.translate([tag_of("up") + " ".join(texts)])
     assert translation.sentences == len(texts)
     assert translation.text == " ".join(translator([tag_of("up") + text for text in texts]))
+    [invisible] = translator.translate([tag_of("up") + " ".join([*texts, "\u200b"])])
+    assert invisible.text == translation.text  # nothing is made up for a sentence of nothing
 
 
 def test_no_or_no_known_language_is_refused_and_an_empty_text_is_empty(several, trained_folder):

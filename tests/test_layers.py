@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import model_config
+from tests.test_attention import causal_mask
 from tests.test_model import copy_into_torch
-from translator.attention import CPU_FUSED_FROM, MultiHeadAttention, causal_mask
+from translator.attention import CPU_FUSED_FROM, MultiHeadAttention
 from translator.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 
 LAYERS = 3

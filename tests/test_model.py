@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from tests.conftest import ROOT, model_config, random_model, run_config
-from tests.test_attention import copied
+from tests.test_attention import causal_mask, copied
 from translator import model as model_module
-from translator.attention import causal_mask
 from translator.device import autocast
 from translator.layers import DecoderLayer, EncoderLayer, GatedFeedForward
 from translator.model import Transformer

@@ -48,8 +48,9 @@ def test_answers_come_in_order_and_questions_are_asked_as_they_are_needed(worker
 
 
 def test_what_fails_in_a_worker_fails_here():
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError) as caught:
         list(in_order(squared, [1, "a"], workers=2, remedy=""))
+    assert "in _work" in caught.value.__notes__[0]  # where it failed is told too
 
 
 def test_a_killed_worker_is_told_with_its_remedy():

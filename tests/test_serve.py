@@ -40,7 +40,8 @@ from translator.serve import batcher
 from translator.serve.api import Api
 from translator.serve.app import create_app
 from translator.serve.batcher import Batcher, Full
-from translator.serve.service import Service
+from translator.serve.detection import Detector
+from translator.serve.service import Service, Unanswerable
 
 TEXTS = [source for source, _ in PAIRS[::17]]
 
@@ -210,6 +211,24 @@ def test_arrays_alternatives_and_detection(server, by_command_line):
     assert {language["language"] for language in answer["detectedLanguage"]} == {"en"}
     status, answer = server.post("/translate", {"q": TEXTS[0], "source": "en", "target": "de", "alternatives": 2})
     assert answer == {"translatedText": ranked[0][0], "alternatives": ranked[0][1:]}
+
+
+@pytest.mark.parametrize(("directions", "found"), [
+    ([("english", "german")], "english"), ([("english", "german"), ("dutch", "german")], "source, one of english, dutch"),
+    ([("english", "dutch")], "german is not supported")])
+def test_languages_of_names_that_no_detector_knows(directions, found):
+    class Undetected:
+        translators = dict.fromkeys(directions)
+
+        async def detect(self, text: str) -> list[Any]:
+            return Detector([source for source, _ in directions]).detect(text)
+
+    api = Api(Undetected(), from_hydra(ServeConfig, composed("serve")))
+    if found == "english":
+        assert asyncio.run(api._language_of("A dog.", "german"))["language"] == found
+    else:
+        with pytest.raises(Unanswerable, match=found):
+            asyncio.run(api._language_of("A dog.", "german"))
 
 
 def test_line_breaks_and_spaces_stay(server):

@@ -17,9 +17,11 @@ import pytest
 import torch
 
 from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config, random_model, search_config
+from translator import text_files
 from translator.checkpoint import RunFolder
 from translator.errors import UserError
 from translator.files import save_tensors
+from translator.lines import open_input, read_lines
 from translator.translate import CHUNK, Translator
 
 SOURCES = [source for source, _ in PAIRS[:30]]
@@ -181,6 +183,15 @@ def test_script_reads_and_writes_files(script, run_folder, translator, tmp_path)
     assert [line.split("\t")[0] for line in lines] == [*translator(SOURCES[:4], SHORT_SEARCH), ""]
     assert all(len(line.split("\t")) == 2 for line in lines[:-1])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.gz", "out.txt"]
+
+
+def test_the_mark_that_windows_puts_first_is_no_text(tmp_path):
+    for text in (b"\xef\xbb\xbfone\r\ntwo", b"\xef\xbb\xbfone", b"one\n\xef\xbb\xbftwo\n"):
+        (tmp_path / "in.txt").write_bytes(text)
+        with open_input(str(tmp_path / "in.txt")) as file:
+            lines = [line for part in read_lines(file, "in.txt") for line in part]
+        assert lines[0] == b"one"
+        assert [line.decode() for line in lines] == list(text_files.read_lines(tmp_path / "in.txt"))
 
 
 def test_script_with_nothing_to_translate_names_the_newest_run_by_itself(script, run_folder):

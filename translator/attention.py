@@ -39,11 +39,6 @@ def keys_mask(allowed: Tensor) -> Tensor | None:
     return None if cheap_to_ask and allowed.all() else allowed[:, None, None, :]
 
 
-def causal_mask(query_length: int, key_length: int, *, device: torch.device | None = None) -> Tensor:
-    """Each query sees itself and what came before: (T, S). The queries are the last T of the S positions."""
-    return window_mask(query_length, key_length, window=key_length, causal=True, device=device)
-
-
 def window_mask(
     query_length: int, key_length: int, *, window: int, causal: bool, device: torch.device | None = None
 ) -> Tensor:

@@ -15,6 +15,8 @@ Files = str | tuple[str, ...] | None
 
 # Target pieces that are kept of each source piece.
 MOST_CANDIDATES = 100
+# That an output may be told to have.
+MOST_TOKENS = 1_000_000
 
 # More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.
 MOST = {"d_model": 2**20, "d_ff": 2**20, "encoder_layers": 1000, "decoder_layers": 1000}
@@ -272,12 +274,16 @@ class SearchConfig:
         for name in ("length_penalty", "coverage_penalty", "min_length", "min_length_ratio", "max_length_ratio", "diversity",
                     "top_k", "seed", "no_repeat_ngram"):
             require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
+        for name in ("min_length", "min_length_ratio", "max_length", "max_length_ratio", "max_length_extra"):
+            require((getattr(self, name) or 0) <= MOST_TOKENS, f"search.{name}", f"must be at most {MOST_TOKENS:,}")
+        for name, most in (("length_penalty", 10), ("coverage_penalty", 1000)):  # what float32 holds, and then much more
+            require(getattr(self, name) <= most, f"search.{name}", f"must be at most {most:,}")
         require(self.n_best <= self.beam_size, "search.n_best",
                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
         require(self.beam_size % self.groups == 0, "search.groups",
                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
-        require(self.temperature > 0, "search.temperature", "must be above 0")
+        require(self.temperature >= 1e-6, "search.temperature", "must be at least 0.000001")
         require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
             require(self.sampling or getattr(self, name) == off, f"search.{name}", "is for search.sampling=true")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from translator.alignment import align_words, count_words
 from translator.config import SearchConfig
 from translator.search.forced import Rating
-from translator.search.hypothesis import Ids, length_penalty
+from translator.search.hypothesis import Ids, coverage_penalty, length_penalty
 from translator.tokenizer import Tokenizer
 
 
@@ -33,9 +35,12 @@ def tell(
         before, first = source_tokenizer.count_tags(source), target_tokenizer.count_tags(target)
         of_source, of_target = source_tokenizer.pieces(source[before:-1]), target_tokenizer.pieces(target)
         links = align_words(rating.attention[first:, before:], of_source, of_target[first:-1])
+        score = rating.log_probability / length_penalty(len(target), options)
+        if options.coverage_penalty:
+            coverage = rating.attention.sum(dim=0)[None, None]
+            score += float(coverage_penalty(coverage, torch.tensor([source]), options.coverage_penalty))
         told = Details(
-            told.pieces + tuple(of_target), told.log_probabilities + rating.log_probabilities,
-            told.score + rating.log_probability / length_penalty(len(target), options),
+            told.pieces + tuple(of_target), told.log_probabilities + rating.log_probabilities, told.score + score,
             told.alignment + tuple((s + source_words, t + target_words) for s, t in links))
         source_words += count_words(of_source)
         target_words += count_words(of_target[first:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import gzip
 import io
@@ -146,18 +147,19 @@ def read_lines(file: io.BufferedReader, name: str | None, option: str = "input")
 
     As bytes: a line that is not UTF-8 is one line's trouble, not the file's. Only line feeds separate lines.
     """
+    mark = codecs.BOM_UTF8  # that Windows puts before the first
     rest: list[bytes] = []  # the pieces of a line whose end has not come yet
     try:
         while data := file.read1(READ_BYTES):
             first, *others = data.split(b"\n")
             rest.append(first)
             if others:
-                yield [line.removesuffix(b"\r") for line in (b"".join(rest), *others[:-1])]
-                rest = [others[-1]]
+                yield [line.removesuffix(b"\r") for line in (b"".join(rest).removeprefix(mark), *others[:-1])]
+                rest, mark = [others[-1]], b""
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{option}={name}: damaged .gz file: {error}") from error
     if last := b"".join(rest):
-        yield [last.removesuffix(b"\r")]
+        yield [last.removeprefix(mark).removesuffix(b"\r")]
 
 
 def open_input(name: str | None, option: str = "input") -> AbstractContextManager[io.BufferedReader]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
@@ -116,4 +117,5 @@ def _work(pipe: Connection) -> None:
                 answer = answer or make()
                 pipe.send((answer(question), None))
             except Exception as error:  # is the parent's to tell
+                error.add_note(traceback.format_exc())  # which does not go through a pipe by itself
                 pipe.send((None, error))

@@ -29,8 +29,9 @@ class Terminology:
                 continue
             if len(terms) != 2 or not all(terms):
                 raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term")
-            if pairs.setdefault(*terms) != terms[1]:
-                raise UserError(f"{path}, line {number}: {terms[0]} stands above already, as {pairs[terms[0]]}; leave one")
+            source, target = normal(terms[0]), terms[1]
+            if pairs.setdefault(source, target) != target:
+                raise UserError(f"{path}, line {number}: {source} stands above already, as {pairs[source]}; leave one")
         return cls(pairs)
 
     def required(self, source: str) -> list[str]:

@@ -14,14 +14,14 @@ from translator.errors import UserError
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them."""
+    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them, and a mark may precede."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
                     raise UserError(f"{place}; convert the file to UTF-8") from error
@@ -49,7 +49,7 @@ def refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
     Looked for once in each `version` of a file, however often it is streamed.
     """
     lines = read_lines(path)
-    first = next(lines, "").removeprefix("\ufeff")
+    first = next(lines, "")
     if first.startswith("["):
         try:
             nulls = (row is None for row in json.loads("\n".join([first, *lines])))

@@ -32,7 +32,7 @@ from translator.sentences import split_sentences
 from translator.shortlist import Shortlist
 from translator.terminology import Terminology
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from translator.translation import Request, Translation, Unit, join
+from translator.translation import Request, Translation, Unit, decoded, join
 from translator.writing import normal, whole_words
 
 # Texts that are translated together: enough to fill batches with sentences of like length.
@@ -167,27 +167,29 @@ class Translator:
         if options.shortlist:
             _ = self.shortlist  # so that it is missed before anything is sought
         try:
-            text = text.decode() if isinstance(text, bytes) else text.encode().decode()
-        except UnicodeError as error:  # bytes that are not UTF-8, or half of a surrogate pair, which UTF-8 cannot hold
+            text = decoded(text)
+        except UnicodeError as error:
             unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
             return f"not UTF-8 at {unit} {start + 1:,}; not translated"
         tag, text = self._tag(text, options)
         if not text.strip():
             return [Unit([EOS_ID], "", [], ())]
-        required, prefix = (*options.required, *request.required), request.prefix or options.prefix
+        required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
+        prefix = request.prefix or options.prefix
         if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
             return f"{trouble}; not translated"
         sentences = [text]
         [ids] = self.source_tokenizer.encode([tag + text])
         if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
             sentences = split_sentences(text)
-        if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
-            return [Unit([EOS_ID], "", [], ())]
         terminology = self._terminology(options.terminology or "")
         prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1]
         units = []
         for number, sentence in enumerate(sentences):
             ids = self.source_tokenizer.encode([tag + sentence])[0] if len(sentences) > 1 else ids
+            if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
+                units.append(Unit([EOS_ID], "", [], ()))
+                continue
             terms = terminology.required(sentence)
             if trouble := self._trouble(terms, "", options):
                 return f"{trouble}; not translated"

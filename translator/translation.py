@@ -19,6 +19,11 @@ class Request:
     required: tuple[str, ...] = ()
 
 
+def decoded(text: str | bytes) -> str:
+    """UnicodeError for bytes that are not UTF-8, and for half of a surrogate pair, which UTF-8 cannot hold."""
+    return text.decode() if isinstance(text, bytes) else text.encode().decode()
+
+
 @dataclass(frozen=True)
 class Translation:
     """What became of one text: its best translation first, or the reason why it was refused."""

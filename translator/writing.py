@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Sequence
+from functools import cache
 
 # Thai to Burmese, Khmer, kana, Han: their letters neither begin nor end a word.
 UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -19,13 +21,16 @@ def is_unspaced(character: str) -> bool:
 
 def whole_words(*phrases: str) -> re.Pattern[str]:
     """Finds any of these phrases in what is `normal`, the longest where several fit, but not as a part of a longer word."""
-    return re.compile("|".join(_whole(normal(phrase)) for phrase in sorted(phrases, key=len, reverse=True)))
+    letter = _letter()
+    any_of_them = "|".join(re.escape(normal(phrase)) for phrase in sorted(phrases, key=len, reverse=True))
+    return re.compile(rf"(?:(?<!{letter})|(?!{letter}))(?:{any_of_them})(?:(?!{letter})|(?<!{letter}))")
 
 
-def _whole(phrase: str) -> str:
-    letter = rf"[^\W{UNSPACED}]"
-    first, last = (re.match(letter, character) for character in (phrase[:1], phrase[-1:]))
-    return (rf"(?<!{letter})" if first else "") + re.escape(phrase) + (rf"(?!{letter})" if last else "")
+@cache
+def _letter() -> str:
+    """Finds a character of a word: what Python takes for one, and marks on letters, such as vowel signs, which it does not."""
+    marks = "".join(filter(lambda character: unicodedata.category(character)[0] == "M", map(chr, range(sys.maxunicode))))
+    return rf"(?:(?![{UNSPACED}])[\w{marks}])"
 
 
 def normal(text: str) -> str:

@@ -92,7 +92,12 @@ class Api:
         for language in await self.service.detect(text):
             if (language["language"], target) in self.service.translators:
                 return language
-        raise Unanswerable(f"{target} is not supported")
+        sources = [source for source, other in self.service.translators if other == target]
+        if not sources:
+            raise Unanswerable(f"{target} is not supported")
+        if len(sources) > 1:
+            raise Unanswerable(f"the language cannot be detected: name the source, one of {', '.join(sources)}")
+        return {"language": sources[0], "confidence": 0.0}
 
     def _require_key(self, fields: Keyed) -> None:
         if self.keys and not fields.api_key:

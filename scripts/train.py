@@ -20,7 +20,7 @@ from translator.config import RunConfig
 from translator.console import say
 from translator.cooccurrence import embed_by_cooccurrence
 from translator.data import Corpus, describe, prepare
-from translator.device import name_of_precision, resolve_device, resolve_precision, tune_cpu
+from translator.device import name_of_precision, resolve_device, resolve_precision, telling_of_memory, tune_cpu
 from translator.distributed import decide, first, size, together
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
@@ -28,7 +28,7 @@ from translator.evaluate import evaluate
 from translator.interruption import Interrupted
 from translator.lock import sole_user
 from translator.model import Transformer
-from translator.pretrained import Pretrained, adopt, load_pretrained
+from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
@@ -41,6 +41,8 @@ from translator.validation import SAMPLE_TRANSLATIONS
 MAY_CHANGE = {
     "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
     "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
+
+TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less of model.d_model and model.encoder_layers"
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -62,7 +64,8 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
     device = resolve_device(config.device)
     pretrained = None
     if config.init is not None:  # once begun, a run has all it needs in its own folder
-        pretrained = load_pretrained(str(folder.path) if folder.has_begun() else config.init, config)
+        pretrained = without_weights(folder, config) if folder.resumable() else load_pretrained(
+            str(folder.path) if folder.has_begun() else config.init, config)
         config = adopt(config, pretrained, named)
         say(f"start      the model and the vocabulary of {pretrained.source}")
     config = decide(lambda: settle(config, folder, device))
@@ -82,22 +85,24 @@ def train(
     if size() > config.train.batches_of_update:
         say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
     weights = None if pretrained is None else pretrained.weights
-    model = new_model(config, corpus)
+    with telling_of_memory(TOO_LARGE):
+        model = new_model(config, corpus)
     translator = Translator.of(
         model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search,
         longest=corpus.report["splits"]["train"]["source_longest"])
     require_search(translator, corpus)
     decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
-    if weights is not None:
+    if weights:
         load_into(model, weights, folder.model_file)
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
     elif config.model.embeddings == "cooccurrence" and not decide(folder.resumable):
         embed_by_cooccurrence(model, corpus, config.seed)
-    model = model.to(device)
     precision = resolve_precision(config.precision, device)
     greedy = config.search.plain(config.train.validation_beam)
-    trainer = Trainer(
-        config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
+    with telling_of_memory(TOO_LARGE):
+        model = model.to(device)
+        trainer = Trainer(
+            config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
     try:
         say_plan(trainer, corpus, model, device, precision)
         if pretrained is not None:  # only now: a start that failed, for want of memory say, must leave the options free
@@ -128,7 +133,8 @@ def with_fitting_batches(
 ) -> RunConfig:
     """The options with the number of tokens a batch that train.batch_tokens=auto comes to."""
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
-    model = new_model(config, corpus).to(device)
+    with telling_of_memory(TOO_LARGE):
+        model = new_model(config, corpus).to(device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
     say(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
     return dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=tokens))

@@ -73,6 +73,7 @@ TRAIN = {
     "wrong type": ("data.train={bad}/good.tsv train.batch_tokens=lots", "train.batch_tokens"),
     "no such preset": ("data.train={bad}/good.tsv model=huge", "tiny"),
     "no equals sign": ("data.train={bad}/good.tsv model.d_model", "model.d_model"),
+    "a model that no memory holds": ("data.train={bad}/good.tsv model.d_model=1048576", "the model does not fit"),
     "batches too small": ("data.train={bad}/good.tsv train.batch_tokens=2", "raise train.batch_tokens"),
     "folder of something else": ("data.train={bad}/good.tsv runs={bad} name=notarun", "notarun"),
     "no folder can be made": ("data.train={bad}/good.tsv runs=/dev/null", "/dev/null"),

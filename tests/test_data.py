@@ -111,11 +111,23 @@ def test_every_format_reads_the_same_rows(tmp_path, name):
     assert pairs_of(turned) == [(t, s) for s, t in TRICKY]
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_reads_the_same_rows_in_a_folder(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    FORMATS[name](tmp_path / "folder" / f"train{Path(name).suffix}", TRICKY)
+    there = {"path": str(tmp_path / "folder"), "train": "train"}
+    assert pairs_of(read(config(tmp_path, **there), "train")) == TRICKY
+    assert pairs_of(next(windows(config(tmp_path, **there, validation="v", test="t", window=1000)))) == TRICKY
+
+
 @pytest.mark.parametrize("name", ["numbers.tsv", "numbers.csv"])
 def test_numbers_in_tables_stay_text(tmp_path, name):
-    pairs = [("007", "1.0"), ("1e3", "08")]
-    FORMATS["plain.tsv" if name.endswith("tsv") else "comma.csv"](tmp_path / name, pairs)
-    assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/{name}"), "train")) == pairs
+    pairs = [("007", "1.0"), ("1e3", "08"), ("None", "NA")]
+    (tmp_path / "folder").mkdir()
+    file = tmp_path / "folder" / f"train{Path(name).suffix}"
+    FORMATS["plain.tsv" if name.endswith("tsv") else "comma.csv"](file, pairs)
+    assert pairs_of(read(config(tmp_path, train=str(file)), "train")) == pairs
+    assert pairs_of(read(config(tmp_path, path=str(file.parent), train="train"), "train")) == pairs
 
 
 def test_other_columns_of_a_table_need_not_be_of_one_type(tmp_path):
@@ -197,6 +209,12 @@ def make_bad_files(folder: Path) -> None:
     (folder / "two.txt").write_text("a\nb\n")
     (folder / "folder").mkdir()
     json_lines(folder / "folder" / "train.jsonl", flat_rows(PAIRS))
+    for name, content in (
+            ("scored", "en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30), ("parted", "en\tde\na\tb\nc\rd\te\n")):
+        (folder / f"{name}-folder").mkdir()
+        (folder / f"{name}-folder" / "train.tsv").write_text(content, newline="")
+    (folder / "null-folder").mkdir()
+    (folder / "null-folder" / "train.jsonl").write_text("null\n")
 
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -224,6 +242,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a line that would be two": ({"train": "parted.tsv"}, ["parted.tsv:3", "carriage return"]),
     "two tables": ({"train": ["good.tsv", "good.tsv"]}, ["good.tsv is a table"]),
     "a column without a name": ({"train": "scored.tsv"}, ["scored.tsv", "more cells than its header"]),
+    "a column without a name, in a folder": (
+        {"path": "scored-folder", "train": "train"}, ["scored-folder", "more cells than its header"]),
+    "a line that would be two, in a folder": ({"path": "parted-folder", "train": "train"}, ["train.tsv:3", "carriage return"]),
+    "a row of nothing, in a folder": ({"path": "null-folder", "train": "train"}, ["train.jsonl", "row 1 is null"]),
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
     "only numbers": ({"train": "numbers.jsonl"}, ["too few"]),

@@ -86,6 +86,13 @@ def flat(**cut: int) -> Repository:
     return Repository({"main": {"README.md": b"# Flat\n"} | files}, cut={names[split]: count for split, count in cut.items()})
 
 
+def tables() -> Repository:
+    files = {
+        f"{split}.tsv": ("id\ten\tde\n" + "".join(f'{i}\t{s}\t"{t}\n' for i, (s, t) in enumerate(pairs))).encode()
+        for split, pairs in SPLITS.items()}
+    return Repository({"main": {"README.md": b"# Tables\n"} | files})
+
+
 def converted() -> Repository:
     """A repository whose script no longer loads, and the hub's own conversion of it."""
     files = {f"iwslt2017-{pair}/{split}/0000.parquet": parquet(pairs) for pair in ("ar-en", "en-de")
@@ -100,6 +107,7 @@ def hub() -> Iterator[Hub]:
             "wmt/wmt14": with_configs(), "Helsinki-NLP/opus-100": with_configs(), "Helsinki-NLP/opus_books": with_configs(),
             "bentrevett/multi30k": flat(), "IWSLT/iwslt2017": converted(),
             "someone/resumed": flat(train=1), "someone/changing": flat(), "someone/broken": flat(train=10_000),
+            "someone/tables": tables(),
             "someone/private": Repository({}, (401, {
                 "X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."})),
             "someone/gated": Repository({}, (403, {
@@ -157,6 +165,14 @@ def test_a_preset_without_held_out_splits_cuts_them(load):
 def test_slices_and_other_directions(load):
     pairs = load("data=multi30k", 'data.train="train[:50%]"', "data.source=de", "data.target=en")["pairs"]
     assert pairs[0] == [[t, s] for s, t in TRAIN[:40]]
+
+
+def test_tables_are_read_as_they_stand(load):
+    """As when they are named as files: a quotation mark is a character."""
+    expected = [[[source, f'"{target}'] for source, target in pairs] for pairs in SPLITS.values()]
+    assert load("data=multi30k", "data.path=someone/tables")["pairs"] == expected
+    found = load("data=multi30k", "data.path=someone/tables", "data.window=30", "train.max_epochs=null", windows=1)
+    assert found["pairs"] == [expected[0][:30]]
 
 
 def test_a_broken_connection_is_taken_up_where_it_broke(load, hub):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,14 @@ def test_a_direction_is_scored_alone(several, single, script):
     assert not (single / "evaluation-test-en-up").exists()
     assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
     assert_user_error(script("evaluate", f"run={several}", "split=train", "source=en", "target=up"), "split=train", "leave out")
+    changed = json_lines(several.parent / "changed.jsonl", ROWS[3:4])
+    run = several.parent / "of-changed-data"
+    shutil.copytree(several, run)
+    config_file = RunFolder(run).config_file
+    config_file.write_text(config_file.read_text().replace(str(several.parent / "test.jsonl"), str(changed)))
+    for direction in (None, ("en", "up")):
+        with pytest.raises(UserError, match="have changed"):
+            held_out(RunFolder(run), "test", direction)
     folder = RunFolder(single)
     assert held_out(folder, "train", ("en", "up")) == held_out(folder, "train", None)
 

@@ -19,7 +19,8 @@ def test_scores_are_sacrebleu_s_own() -> None:
 
 
 @pytest.mark.parametrize(("language", "tokenizer"), [
-    ("zh", "zh"), ("zh_CN", "zh"), ("zho-Hans", "zh"), ("th", "char"), ("de", "13a"), ("", "13a"), ("target", "13a")])
+    ("zh", "zh"), ("zh_CN", "zh"), ("zho-Hans", "zh"), ("th", "char"), ("de", "13a"), ("", "13a"), ("target", "13a"),
+    ("my_answer", "13a"), ("lo_text", "13a")])
 def test_words_are_those_of_the_language(language: str, tokenizer: str) -> None:
     close, references = [f"我们在{n}点见。" for n in range(20)], [f"我们在{n}点走。" for n in range(20)]
     bleu = score(close, references, language)["bleu"]

@@ -250,6 +250,7 @@ def test_the_commands_import_translate_fine_tune_and_go_on(script: Script, folde
     begun = script("train", "name=tuned", *options, "train.max_updates=3")
     assert begun.returncode == 0, begun.stderr.decode()
     shutil.rmtree(folder)  # a run that has begun is whole
+    (tmp_path / "tuned" / "model.safetensors").write_bytes(b"damaged")  # a checkpoint has the weights too
     again = script("train", "name=tuned", *options, "train.max_updates=6")
     assert again.returncode == 0, again.stderr.decode()
     assert "resuming   from update 3" in again.stderr.decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,7 +87,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, list | tuple):
             return tuple(_convert(get_args(hint)[0], item, where) for item in value)
     elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif hint is int:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31:

@@ -36,15 +36,16 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
     UserError where sentences that were held out from the training are no longer the same: it may know those that are.
     """
     data = folder.load_config().data
-    if direction is None or data.directions == (direction,):
-        rows = load_split(data, split)
-        if folder.digest_of(split) not in (None, digest(rows)):
-            raise UserError(
-                f"split={split}: the data have changed since {folder.path} was trained, which may know these sentences; bring "
-                "the old ones back, or score files by source_file= and reference_file=")
-        return list(rows["source"]), list(rows["target"])
-    if split == "train":
+    whole = direction is None or data.directions == (direction,)
+    if split == "train" and not whole:
         raise UserError("split=train: is kept cleaned and in all directions together; leave out source and target")
+    rows = load_split(data, split)
+    if folder.digest_of(split) not in (None, digest(rows)):
+        raise UserError(
+            f"split={split}: the data have changed since {folder.path} was trained, which may know these sentences; bring "
+            "the old ones back, or score files by source_file= and reference_file=")
+    if direction is None or whole:
+        return list(rows["source"]), list(rows["target"])
     rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
     if rows is None:
         raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")

@@ -128,8 +128,9 @@ def _bleu(language: str) -> BLEU:
 
 
 def _tokenizer(language: str) -> str:
-    """sacreBLEU's name of it. Of a code such as zh_CN or zho-Hans the first part tells the language."""
-    return TOKENIZERS.get(re.split("[-_]", language.lower())[0], BLEU.TOKENIZER_DEFAULT)
+    """sacreBLEU's name of it. `language`: a code such as zh, zh_CN or zho-Hans; any other name, such as my_answer, is none."""
+    code = re.fullmatch(r"([a-z]{2,3})([-_]([A-Za-z]{2}|[A-Z][a-z]{3}|[0-9]{3}))*", language)
+    return TOKENIZERS.get(code[1], BLEU.TOKENIZER_DEFAULT) if code else BLEU.TOKENIZER_DEFAULT
 
 
 def _corpus_score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Score:

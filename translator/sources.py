@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import itertools
 import logging
@@ -9,17 +10,18 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import datasets
-import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, Features, Json, Value
 from datasets.arrow_writer import ArrowWriter
+from datasets.packaged_modules.csv.csv import CsvConfig
+from datasets.packaged_modules.json.json import JsonConfig
 from datasets.table import InMemoryTable
 from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
@@ -32,15 +34,19 @@ from translator.text_files import first_flaw, kind_of, read_lines, refuse_lone_r
 # Lines of paired files that are held at once.
 READ_LINES = 10_000
 SPLITS = ("train", "validation", "test")
-# TSV and CSV as they stand: no cell means "missing", however it is spelt, and in TSV a quotation mark is a character.
-TABLE = {"keep_default_na": False}
+# Of a table. Types are guessed in any beyond these, where a number may cost its zeros and some later text the file.
+MOST_COLUMNS = 1000
+# CSV and TSV as they stand: 007 stays 007, no cell means "missing", however it is spelt, and in TSV a quotation mark is a
+# character.
+CSV = {"keep_default_na": False, "converters": dict.fromkeys(range(MOST_COLUMNS), str)}
+TSV = CSV | {"quoting": csv.QUOTE_NONE}
 # What `save_to_disk` leaves beside the data: of a dataset with splits, of one without.
 SAVED = ("dataset_dict.json", "state.json")
 # How the name of a column begins that pandas makes of a table's first cells where its rows have more than its header.
 UNNAMED = "__index_level_"
 READERS: dict[str, tuple[str, dict[str, Any]]] = {
     ".json": ("json", {}), ".jsonl": ("json", {}), ".parquet": ("parquet", {}),
-    ".csv": ("csv", TABLE), ".tsv": ("csv", TABLE | {"sep": "\t", "quoting": 3}),
+    ".csv": ("csv", {}), ".tsv": ("csv", {"sep": "\t"}),
 }
 
 if not sys.stderr.isatty():
@@ -64,6 +70,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     where = _where(config, split)
     with _telling(where, Path(value) if config.path is None and isinstance(value, str) else None):
         rows = _load_path(config, value) if config.path is not None else _load_files(config, value, where)
+        _require_header(rows, rows.column_names, where)
         pairs = _pairs_of_text(rows, config, where)
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
@@ -114,7 +121,9 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
         rows = (
             _load_table(Path(config.train), config, streaming=True) if config.path is None and isinstance(config.train, str)
             else _load_path(config, config.train, streaming=True))
-        yield from rows.with_format("arrow").iter(config.window)
+        for table in rows.with_format("arrow").iter(config.window):
+            _require_header(rows, table.column_names, where)
+            yield table
 
 
 def _whole(tables: Iterator[pa.Table], where: str) -> Iterator[pa.Table]:
@@ -137,6 +146,11 @@ def _tables_of_lines(config: DataConfig, paths: Sequence[str], where: str) -> It
     pairs = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in _line_pairs(paths, where))
     while some := list(islice(pairs, config.window)):
         yield pa.table(dict(zip((config.source, config.target), zip(*some, strict=True), strict=True)))
+
+
+def _require_header(rows: Dataset, columns: Sequence[str], where: str) -> None:
+    if rows.info.builder_name == "csv" and any(name.startswith(UNNAMED) for name in columns):
+        raise UserError(f"{where}: its rows have more cells than its header; name every column there")
 
 
 def _where(config: DataConfig, split: str) -> str:
@@ -187,8 +201,7 @@ def _load_path(config: DataConfig, value: str | Sequence[str], *, streaming: boo
         return saved.to_iterable_dataset() if streaming else saved
     if config.folder is not None and Path(path).is_dir() and not (Path(path) / config.folder).is_dir():
         raise UserError(f"data.folder={config.folder}: no such folder in {path}")
-    return datasets.load_dataset(
-        path, config.config, data_dir=config.folder, revision=config.revision, split=value, streaming=streaming)
+    return _load(path, value, streaming, name=config.config, data_dir=config.folder, revision=config.revision)
 
 
 def hub_id(path: str) -> str | None:
@@ -271,16 +284,27 @@ def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> D
     if not path.stat().st_size:
         raise UserError(f"{path}: is empty")
     builder, options = reader
-    if builder == "csv":
-        if kind == ".tsv":
-            refuse_lone_returns(path, _version(path))
-        # 007 stays 007; and no column changes its type on the way, not even one that nobody asks for.
-        options = options | {"converters": dict.fromkeys(pd.read_csv(path, nrows=0, **options).columns, str)}
-    if builder == "json":
-        refuse_null_rows(path, _version(path))
-    # A private cache would outlive the file; `prepare` keeps its own, keyed by the file's size and time.
-    name = glob.escape(os.fspath(path))
-    return datasets.load_dataset(builder, data_files=name, split="train", streaming=streaming, **options)
+    return _load(builder, "train", streaming, data_files=glob.escape(os.fspath(path)), **options)
+
+
+def _load(path: str, split: str, streaming: bool, **options: Any) -> Dataset:
+    """`datasets.load_dataset`, with tables read as they stand, or refused where that cannot be."""
+    try:
+        reader = datasets.load_dataset_builder(path, **options).config
+    except ValueError:  # without a network, of tables that were read before: a copy is known by the options it was read with
+        for reading in (CSV, TSV):
+            with suppress(ValueError, TypeError):
+                return datasets.load_dataset(path, split=split, streaming=streaming, **options, **reading)
+        raise
+    here = [file for files in (reader.data_files or {}).values() for file in map(Path, files) if file.is_file()]
+    if isinstance(reader, CsvConfig):
+        options |= TSV if reader.sep == "\t" else CSV
+        for file in here if reader.sep == "\t" else ():
+            refuse_lone_returns(file, _version(file))
+    if isinstance(reader, JsonConfig):
+        for file in here:
+            refuse_null_rows(file, _version(file))
+    return datasets.load_dataset(path, split=split, streaming=streaming, **options)
 
 
 def _pairs_of_text(rows: Dataset, config: DataConfig, where: str) -> Dataset:
@@ -296,9 +320,6 @@ def _pairs(rows: Dataset, config: DataConfig, where: str) -> Dataset:
 
     Of more languages, every row in all directions, with the tag of the one wanted before each source if there is a choice.
     """
-    table = config.path is None and where.removesuffix(".gz").endswith((".csv", ".tsv"))
-    if table and any(name.startswith(UNNAMED) for name in rows.column_names):
-        raise UserError(f"{where}: its rows have more cells than its header; name every column there")
     names = list(dict.fromkeys(itertools.chain(*config.directions)))
     columns = {name: name for name in names}
     if "translation" in rows.column_names and not set(names) <= set(rows.column_names):

@@ -15,7 +15,7 @@ from translator.errors import UserError
 from translator.model import Transformer
 from translator.pretrained.parts import Pretrained
 
-__all__ = ["Pretrained", "adopt", "load_pretrained"]
+__all__ = ["Pretrained", "adopt", "load_pretrained", "without_weights"]
 
 
 def load_pretrained(source: str, config: RunConfig) -> Pretrained:
@@ -24,7 +24,8 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     Dropout and subword sampling are those of `config`, and so are the language tags, but for a run folder.
     """
     if RunFolder(source).config_file.is_file():
-        pretrained = _of_run(RunFolder(source), config)
+        weights = RunFolder(source).load_weights()
+        pretrained = dataclasses.replace(without_weights(RunFolder(source), config), weights=weights)
     else:
         from translator.pretrained.huggingface import load  # what it needs is for this alone
 
@@ -35,7 +36,8 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     return pretrained
 
 
-def _of_run(folder: RunFolder, config: RunConfig) -> Pretrained:
+def without_weights(folder: RunFolder, config: RunConfig) -> Pretrained:
+    """The model and the vocabulary of a run, for a training that goes on from a checkpoint."""
     saved = folder.load_config()
     languages, own = (saved.data.source, saved.data.target), (config.data.source, config.data.target)
     if (saved.tokenizer.source_tag or saved.tokenizer.target_tag) and languages != own:
@@ -46,7 +48,7 @@ def _of_run(folder: RunFolder, config: RunConfig) -> Pretrained:
     return Pretrained(
         str(folder.path), dataclasses.replace(saved.model, **dropout),
         dataclasses.replace(saved.tokenizer, sampling=config.tokenizer.sampling),
-        folder.load_tokenizers(), folder.load_weights())
+        folder.load_tokenizers(), {})
 
 
 def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> RunConfig:

@@ -158,8 +158,8 @@ def read_lines(file: io.BufferedReader, name: str | None, option: str = "input")
                 rest, mark = [others[-1]], b""
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{option}={name}: damaged .gz file: {error}") from error
-    if last := b"".join(rest):
-        yield [last.removeprefix(mark).removesuffix(b"\r")]
+    if last := b"".join(rest).removeprefix(mark):
+        yield [last.removesuffix(b"\r")]
 
 
 def open_input(name: str | None, option: str = "input") -> AbstractContextManager[io.BufferedReader]:

@@ -119,7 +119,7 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
             yield from _tables_of_lines(config, config.train, where)
             return
         rows = (
-            _load_table(Path(config.train), config, streaming=True) if config.path is None and isinstance(config.train, str)
+            _load_table(Path(config.train), streaming=True) if config.path is None and isinstance(config.train, str)
             else _load_path(config, config.train, streaming=True))
         for table in rows.with_format("arrow").iter(config.window):
             _require_header(rows, table.column_names, where)
@@ -232,7 +232,7 @@ def _load_saved(path: str, value: str) -> Dataset:
 def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> Dataset:
     """One file of rows, or a file of sources and a file of targets, line by line."""
     if isinstance(value, str):
-        return _load_table(Path(value), config)
+        return _load_table(Path(value))
     columns = config.source, config.target
     with _folder_in_cache(config) as folder:
         path = f"{folder}/pairs.arrow"
@@ -273,7 +273,7 @@ def _refuse_unequal(paths: tuple[str, ...], where: str, versions: tuple[tuple[st
         pass
 
 
-def _load_table(path: Path, config: DataConfig, *, streaming: bool = False) -> Dataset:
+def _load_table(path: Path, *, streaming: bool = False) -> Dataset:
     kind = kind_of(path)
     reader = READERS.get(kind)
     if reader is None:
@@ -296,7 +296,9 @@ def _load(path: str, split: str, streaming: bool, **options: Any) -> Dataset:
             with suppress(ValueError, TypeError):
                 return datasets.load_dataset(path, split=split, streaming=streaming, **options, **reading)
         raise
-    here = [file for files in (reader.data_files or {}).values() for file in map(Path, files) if file.is_file()]
+    # Files on the hub cannot be looked into before they are fetched, nor those within a .zip.
+    files = itertools.chain.from_iterable((reader.data_files or {}).values())
+    here = [file for file in map(Path, files) if file.is_file() and kind_of(file) in READERS]
     if isinstance(reader, CsvConfig):
         options |= TSV if reader.sep == "\t" else CSV
         for file in here if reader.sep == "\t" else ():

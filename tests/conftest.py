@@ -49,8 +49,10 @@ PAIRS = [
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _single_thread() -> None:
+def _as_if_alone() -> None:
     torch.set_num_threads(1)
+    for name in ("MAKEFLAGS", "ARGS"):  # which `make test ARGS=...` hands on; the recipes that tests run take their own
+        os.environ.pop(name, None)
 
 
 def model_config(**changes: object) -> ModelConfig:

@@ -64,8 +64,10 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
     device = resolve_device(config.device)
     pretrained = None
     if config.init is not None:  # once begun, a run has all it needs in its own folder
-        pretrained = without_weights(folder, config) if folder.resumable() else load_pretrained(
-            str(folder.path) if folder.has_begun() else config.init, config)
+        if folder.resumable():
+            pretrained = without_weights(folder, config)
+        else:
+            pretrained = load_pretrained(str(folder.path) if folder.has_begun() else config.init, config)
         config = adopt(config, pretrained, named)
         say(f"start      the model and the vocabulary of {pretrained.source}")
     config = decide(lambda: settle(config, folder, device))
@@ -84,7 +86,7 @@ def train(
     """Train in the folder to the end, or as far as signals let, and tell the outcome."""
     if size() > config.train.batches_of_update:
         say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
-    weights = None if pretrained is None else pretrained.weights
+    weights = {} if pretrained is None else pretrained.weights
     with telling_of_memory(TOO_LARGE):
         model = new_model(config, corpus)
     translator = Translator.of(

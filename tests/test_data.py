@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,10 +210,9 @@ def make_bad_files(folder: Path) -> None:
     (folder / "two.txt").write_text("a\nb\n")
     (folder / "folder").mkdir()
     json_lines(folder / "folder" / "train.jsonl", flat_rows(PAIRS))
-    for name, content in (
-            ("scored", "en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30), ("parted", "en\tde\na\tb\nc\rd\te\n")):
+    for name in ("scored", "parted"):
         (folder / f"{name}-folder").mkdir()
-        (folder / f"{name}-folder" / "train.tsv").write_text(content, newline="")
+        shutil.copy(folder / f"{name}.tsv", folder / f"{name}-folder" / "train.tsv")
     (folder / "null-folder").mkdir()
     (folder / "null-folder" / "train.jsonl").write_text("null\n")
 

@@ -276,7 +276,7 @@ class SearchConfig:
             require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
         for name in ("min_length", "min_length_ratio", "max_length", "max_length_ratio", "max_length_extra"):
             require((getattr(self, name) or 0) <= MOST_TOKENS, f"search.{name}", f"must be at most {MOST_TOKENS:,}")
-        for name, most in (("length_penalty", 10), ("coverage_penalty", 1000)):  # what float32 holds, and then much more
+        for name, most in (("length_penalty", 10), ("coverage_penalty", 1000)):  # far beyond any use, well within float32
             require(getattr(self, name) <= most, f"search.{name}", f"must be at most {most:,}")
         require(self.n_best <= self.beam_size, "search.n_best",
                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")

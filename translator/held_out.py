@@ -33,18 +33,19 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
 def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[str], list[str]]:
     """Sources and references of a split of a run's data; those of one direction without tags.
 
-    UserError where sentences that were held out from the training are no longer the same: it may know those that are.
+    UserError where validation or test is not what it was at training: the model may have learned from what it is now.
     """
     data = folder.load_config().data
-    whole = direction is None or data.directions == (direction,)
-    if split == "train" and not whole:
+    if data.directions == (direction,):
+        direction = None  # it is all there is
+    if split == "train" and direction is not None:
         raise UserError("split=train: is kept cleaned and in all directions together; leave out source and target")
     rows = load_split(data, split)
     if folder.digest_of(split) not in (None, digest(rows)):
         raise UserError(
             f"split={split}: the data have changed since {folder.path} was trained, which may know these sentences; bring "
             "the old ones back, or score files by source_file= and reference_file=")
-    if direction is None or whole:
+    if direction is None:
         return list(rows["source"]), list(rows["target"])
     rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
     if rows is None:

@@ -288,7 +288,10 @@ def _load_table(path: Path, *, streaming: bool = False) -> Dataset:
 
 
 def _load(path: str, split: str, streaming: bool, **options: Any) -> Dataset:
-    """`datasets.load_dataset`, with tables read as they stand, or refused where that cannot be."""
+    """`datasets.load_dataset`, with tables read as they stand, or refused where that cannot be.
+
+    path: a folder, an id on the hub, or the name of the reader of `data_files`.
+    """
     try:
         reader = datasets.load_dataset_builder(path, **options).config
     except ValueError:  # without a network, of tables that were read before: a copy is known by the options it was read with
@@ -299,12 +302,13 @@ def _load(path: str, split: str, streaming: bool, **options: Any) -> Dataset:
     # Files on the hub cannot be looked into before they are fetched, nor those within a .zip.
     files = itertools.chain.from_iterable((reader.data_files or {}).values())
     here = [file for file in map(Path, files) if file.is_file() and kind_of(file) in READERS]
+    tabs = isinstance(reader, CsvConfig) and reader.sep == "\t"
     if isinstance(reader, CsvConfig):
-        options |= TSV if reader.sep == "\t" else CSV
-        for file in here if reader.sep == "\t" else ():
+        options |= TSV if tabs else CSV
+    for file in here:
+        if tabs:
             refuse_lone_returns(file, _version(file))
-    if isinstance(reader, JsonConfig):
-        for file in here:
+        if isinstance(reader, JsonConfig):
             refuse_null_rows(file, _version(file))
     return datasets.load_dataset(path, split=split, streaming=streaming, **options)
 

@@ -14,7 +14,10 @@ from translator.errors import UserError
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them, and a mark may precede."""
+    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them.
+
+    A byte order mark before the first is no part of it.
+    """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:

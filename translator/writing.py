@@ -29,7 +29,8 @@ def whole_words(*phrases: str) -> re.Pattern[str]:
 @cache
 def _letter() -> str:
     """Finds a character of a word: what Python takes for one, and marks on letters, such as vowel signs, which it does not."""
-    marks = "".join(filter(lambda character: unicodedata.category(character)[0] == "M", map(chr, range(sys.maxunicode))))
+    every = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(character for character in every if unicodedata.category(character).startswith("M"))
     return rf"(?:(?![{UNSPACED}])[\w{marks}])"
 
 

@@ -88,7 +88,7 @@ class Api:
         return answers, detected
 
     async def _language_of(self, text: str, target: str) -> dict[str, Any]:
-        """The likeliest of the languages that are translated into the target."""
+        """The likeliest of the languages that are translated into the target; where none is told, the only one there is."""
         for language in await self.service.detect(text):
             if (language["language"], target) in self.service.translators:
                 return language

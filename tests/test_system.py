@@ -11,7 +11,7 @@ OPTIONS = [
     "data=files", "data.holdout=150", "tokenizer.vocab_size=20", "tokenizer.byte_fallback=false", "model=tiny",
     "model.d_model=64", "model.d_ff=128", "model.encoder_layers=2", "model.decoder_layers=2", "model.dropout=0",
     "model.positions=relative",
-    "optim.lr=5e-3", "optim.warmup_updates=100", "train.batch_tokens=1024",
+    "optim.lr=5e-3", "optim.warmup_updates=100", "train.batch_tokens=512",
     "train.max_epochs=null", "train.max_minutes=null",
     "train.max_updates=700", "train.validate_every=350", "train.label_smoothing=0", "train.average=none", "seed=1"]
 

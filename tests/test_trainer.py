@@ -30,6 +30,7 @@ from translator.interruption import Interrupted
 from translator.optim import state_tensors
 from translator.selection import to_average
 from translator.tokenizer import Tokenizer
+from translator.tracking import Tracker
 from translator.trainer import Trainer, new_model
 from translator.updater import Updater
 
@@ -54,7 +55,9 @@ def options(**train: object) -> RunConfig:
 
 
 @pytest.fixture
-def setup(tmp_path: Path, tokenizer: Tokenizer) -> Setup:
+def setup(tmp_path: Path, tokenizer: Tokenizer, monkeypatch) -> Setup:
+    monkeypatch.setattr(Tracker, "attention_map", lambda *_: None)  # half a second each, more than all the rest
+
     def make(config: RunConfig, name: str = "run", precision: torch.dtype = torch.float32) -> Trainer:
         corpus = Corpus(
             rows(tokenizer, PAIRS[8:]), rows(tokenizer, PAIRS[:8]), rows(tokenizer, PAIRS[:8]), tokenizer, tokenizer, {})
@@ -440,8 +443,9 @@ def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypa
     assert fitting_batch_tokens(config, repeated, model, precision=torch.float32) == 512
 
 
-def test_curves_samples_and_attention_maps_reach_tensorboard(setup):
+def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch):
     trainer = setup(options())
+    monkeypatch.undo()  # maps are drawn here
     trainer.fit()
     events = EventAccumulator(str(trainer.folder.tensorboard), size_guidance={"images": 0, "tensors": 0}).Reload()
     scalars = set(events.Tags()["scalars"])

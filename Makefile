@@ -27,7 +27,7 @@ help: ## Show this list
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-# Threads of a product that wait for each other spin, which other programs pay for and, beside them, the product too: not so long.
+# PyTorch's threads spin while they wait for each other; beside busy programs a training that spins less is twice as fast.
 train: export GOMP_SPINCOUNT ?= 10000
 train: $(READY) $(if $(findstring init=,$(ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)

@@ -17,13 +17,17 @@ def options(**changes: object):
 
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
-def test_schedules_rise_linearly_to_the_peak_then_never_rise(schedule):
-    config = options(schedule=schedule, lr=0.01, warmup_updates=100)
+@pytest.mark.parametrize("warmup", [1, 100, 500, 900])
+def test_the_rate_has_a_linear_warm_up_for_a_factor_and_makes_no_jump(schedule, warmup):
+    config, at_once = (options(schedule=schedule, lr=0.01, warmup_updates=updates) for updates in (warmup, 0))
     rates = [learning_rate(config, update, update / 1000) for update in range(1, 1001)]
-    assert rates[49] == pytest.approx(0.005)
-    assert rates[99] == pytest.approx(max(rates)) == pytest.approx(0.01)
-    assert all(b <= a for a, b in itertools.pairwise(rates[99:]))
-    ends = {"inverse_sqrt": 0.01 * (100 / 1000) ** 0.5, "cosine": 0.0, "linear": 0.0, "constant": 0.01}
+    if schedule != "inverse_sqrt":  # it begins where the warm-up ends
+        assert rates == pytest.approx([
+            learning_rate(at_once, update, update / 1000) * min(update / warmup, 1) for update in range(1, 1001)])
+    assert max(rates) <= 0.01 * (1 + 1e-9)
+    assert all(b <= a for a, b in itertools.pairwise(rates[warmup - 1:]))
+    assert all(abs(b - a) <= 0.03 / warmup for a, b in itertools.pairwise(rates))
+    ends = {"inverse_sqrt": 0.01 * (warmup / 1000) ** 0.5, "cosine": 0.0, "linear": 0.0, "constant": 0.01}
     assert rates[-1] == pytest.approx(ends[schedule], abs=1e-9)
 
 

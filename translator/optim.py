@@ -60,21 +60,20 @@ def load_state_tensors(optimizers: Sequence[Optimizer], tensors: Mapping[str, Te
 def learning_rate(config: OptimConfig, update: int, progress: float) -> float:
     """The learning rate of an update, the first being 1, when `progress` (0 to 1) of the training is done.
 
-    A linear warm-up to `optim.lr`, then the schedule: inverse_sqrt as in Vaswani et al. 2017, section 5.3; cosine
+    `optim.lr`, times a linear warm-up, times the schedule: inverse_sqrt as in Vaswani et al. 2017, section 5.3; cosine
     (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983) and linear reach zero at the end.
     """
-    warmup = config.warmup_updates
-    if update <= warmup:
-        return config.lr * update / warmup
+    warmup = max(config.warmup_updates, 1)
+    rate = config.lr * min(update / warmup, 1.0)
     match config.schedule:
         case "inverse_sqrt":
-            return config.lr * math.sqrt(max(warmup, 1) / update)
+            return rate * math.sqrt(warmup / max(update, warmup))
         case "cosine":
-            return config.lr * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+            return rate * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
         case "linear":
-            return config.lr * max(0.0, 1 - progress)
+            return rate * max(0.0, 1 - progress)
         case "constant":
-            return config.lr
+            return rate
 
 
 class WeightAverage:

@@ -26,9 +26,13 @@ def definition(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
     return -(q * log_p).sum()
 
 
-@pytest.fixture(params=[1, 4, 2**10], ids=["row by row", "uneven chunks", "one chunk"], autouse=True)
+@pytest.fixture(
+    params=[(1, 1), (8, 6), (2**10, 4), (2**10, 2**10)],
+    ids=["row by row", "uneven chunks", "softmaxes a few at once", "one chunk"], autouse=True)
 def chunks(request, monkeypatch):
-    monkeypatch.setitem(loss_module.TOKENS_AT_ONCE, "cpu", request.param)
+    tokens, softmaxes = request.param
+    monkeypatch.setitem(loss_module.TOKENS_AT_ONCE, "cpu", tokens)
+    monkeypatch.setitem(loss_module.SOFTMAXES_AT_ONCE, "cpu", softmaxes)
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)

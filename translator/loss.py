@@ -15,6 +15,8 @@ from torch.nn import functional as F
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
+# Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
+SOFTMAXES_AT_ONCE = {"cpu": 2**6}
 
 
 def projected_cross_entropy(
@@ -69,35 +71,26 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), device=hidden.device)
         nll = torch.zeros((), device=hidden.device)
         tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // len(hidden))
+        softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // len(hidden))
         for start in range(0, len(targets), tokens_at_once):
             chunk = slice(start, start + tokens_at_once)
             h = hidden[:, chunk].to(dtype)
-            target = targets[chunk, None].expand(len(hidden), -1, -1)
             logits = F.linear(h, words, None if bias is None else bias.to(dtype))
-            p = logits.softmax(-1)
-            # log p = logit - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
-            log_normaliser = logits.amax(-1).float() - p.amax(-1).float().log()
-            target_nll = log_normaliser - logits.gather(-1, target)[..., 0]
-            nll += target_nll.sum()
-            loss += (1 - smoothing) * target_nll.sum()
+            for part, targets_of_part in zip(
+                    logits.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once), strict=True):
+                loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, smoothing, r_drop)
+                loss += loss_of_part
+                nll += nll_of_part
             if smoothing:
-                loss += smoothing * log_normaliser.sum()
                 # No product of matrices: autocast would take that in half precision, whose numbers end at 65,504.
                 loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) * sum_of_words).sum()
                 if bias is not None:
-                    loss -= uniform * target_nll.numel() * bias.sum()
-            if r_drop and len(hidden) == 2:
-                log_ratio = logits[0] - logits[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
-                disagreement, gradients = _disagreement(p[0].float(), p[1].float(), log_ratio)
-                loss += r_drop * disagreement
-                for p_of_pass, gradient in zip(p, gradients, strict=True):
-                    p_of_pass.add_(gradient, alpha=r_drop)
+                    loss -= uniform * h[..., 0].numel() * bias.sum()
             if hidden_gradient is not None and weight_gradient is not None:
-                p.scatter_add_(-1, target, p.new_full((1, 1, 1), smoothing - 1).expand_as(target))
-                hidden_gradient[:, chunk] = p @ words - uniform * sum_of_words
-                weight_gradient += p.flatten(0, 1).T @ h.flatten(0, 1)
+                hidden_gradient[:, chunk] = logits @ words - uniform * sum_of_words
+                weight_gradient += logits.flatten(0, 1).T @ h.flatten(0, 1)
                 if bias_gradient is not None:
-                    bias_gradient += p.sum((0, 1), dtype=torch.float32)
+                    bias_gradient += logits.sum((0, 1), dtype=torch.float32)
         if hidden_gradient is not None and weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         return loss, nll
@@ -106,6 +99,29 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, of_loss: Tensor, of_nll: Tensor) -> tuple[Tensor | None, ...]:
         gradients = (None if gradient is None else gradient * of_loss for gradient in ctx.saved_tensors)
         return *gradients, None, None, None, None, None
+
+
+def _gradients_in_place(logits: Tensor, targets: Tensor, smoothing: float, r_drop: float) -> tuple[Tensor, Tensor]:
+    """What logits (P, N, V) of targets (N,) add to the loss but for the uniform part's logits, and to the plain sum.
+
+    The logits become the gradients of the first.
+    """
+    scores = logits.float()
+    targets = targets[:, None].expand(len(logits), -1, -1)
+    p = scores.softmax(-1)
+    # log p = score - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
+    log_normaliser = scores.amax(-1) - p.amax(-1).log()
+    nll = (log_normaliser - scores.gather(-1, targets)[..., 0]).sum()
+    loss = (1 - smoothing) * nll + smoothing * log_normaliser.sum()
+    if r_drop and len(logits) == 2:
+        log_ratio = scores[0] - scores[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
+        disagreement, gradients = _disagreement(p[0], p[1], log_ratio)
+        loss += r_drop * disagreement
+        for p_of_pass, gradient in zip(p, gradients, strict=True):
+            p_of_pass.add_(gradient, alpha=r_drop)
+    p.scatter_add_(-1, targets, p.new_full((1, 1, 1), smoothing - 1).expand_as(targets))
+    logits.copy_(p)
+    return loss, nll
 
 
 def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -40,11 +40,12 @@ def test_directions_stay_and_sizes_become_alike(shape, scale):
     torch.manual_seed(2)
     u, _, v = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
     sizes = torch.linspace(0.3, 1.0, min(shape), dtype=torch.float64)
-    result = orthogonalised(scale * (u * sizes) @ v, torch.float64)
-    left = u.T @ result @ v.T
+    matrices = torch.stack([scale * (u * sizes) @ v, torch.randn(shape, dtype=torch.float64)])  # each made so by itself
+    result = orthogonalised(matrices, torch.float64)
+    left = u.T @ result[0] @ v.T
     assert ((left.diagonal() > 0.68) & (left.diagonal() < 1.21)).all()
     torch.testing.assert_close(left, left.diagonal().diag(), atol=1e-9, rtol=0)
-    torch.testing.assert_close(orthogonalised(result.T, torch.float64), orthogonalised(result, torch.float64).T)
+    torch.testing.assert_close(orthogonalised(result.mT, torch.float64), orthogonalised(result, torch.float64).mT)
 
 
 def test_nothing_to_learn_moves_nothing():
@@ -64,13 +65,13 @@ def test_bf16_is_asked_of_no_processor_that_does_not_train_in_it(of_model, of_mu
     optim = run_config("optim=muon").optim
     muon = build_optimizers(random_model(), optim, precision=of_model)[0]
     seen = set()
-    multiply = torch.addmm
+    multiply = torch.baddbmm
 
     def watched(*tensors: torch.Tensor, **options: float) -> torch.Tensor:
         seen.update(tensor.dtype for tensor in tensors)
         return multiply(*tensors, **options)
 
-    monkeypatch.setattr(torch, "addmm", watched)
+    monkeypatch.setattr(torch, "baddbmm", watched)
     for group in muon.param_groups:
         for weight in group["params"]:
             weight.grad = torch.full_like(weight, 1 / math.pi)

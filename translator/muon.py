@@ -6,6 +6,7 @@ Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
@@ -37,8 +38,9 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient."""
+        """Update every matrix that has a gradient, those of one shape together."""
         for group in self.param_groups:
+            directions: dict[torch.Size, dict[Tensor, Tensor]] = defaultdict(dict)
             for matrix in group["params"]:
                 if matrix.grad is None:
                     continue
@@ -46,22 +48,25 @@ class Muon(Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
-                update = orthogonalised(matrix.grad.lerp(momentum, MOMENTUM), self.precision)
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(matrix.shape)))
+                directions[matrix.shape][matrix] = matrix.grad.lerp(momentum, MOMENTUM)
+            for shape, of_shape in directions.items():
+                updates = orthogonalised(torch.stack(list(of_shape.values())), self.precision)
+                for matrix, update in zip(of_shape, updates, strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                    matrix.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(shape)))
 
 
-def orthogonalised(matrix: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
-    """About U V^T of a matrix (m, n) whose singular value decomposition is U S V^T, in `precision`: by Newton and Schulz.
+def orthogonalised(matrices: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
+    """About U V^T of every matrix of (N, m, n), its singular value decomposition U S V^T, in `precision`: by Newton and Schulz.
 
     The singular values come out between 0.68 and 1.21, but for those below 0.018 of the matrix's norm, which stay smaller.
     """
     a, b, c = NEWTON_SCHULZ_COEFFICIENTS
-    wide = matrix.size(0) <= matrix.size(1)
-    x = matrix.to(precision)
-    x = x if wide else x.T
-    x = x / x.norm().clamp(min=SMALLEST_NORM)  # no singular value above 1
+    wide = matrices.size(1) <= matrices.size(2)
+    x = matrices.to(precision)
+    x = x if wide else x.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)  # no singular value above 1
     for _ in range(NEWTON_SCHULZ_STEPS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if wide else x.T
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if wide else x.mT

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.conftest import PAIRS, ROOT, TINY, model_config, write_pairs
 from tests.test_trainer import metrics, options, rows
@@ -49,7 +51,9 @@ def _child(rank: int, count: int, port: int, work: Callable[..., None], argument
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port)}
     with together("cpu", minutes=1):
+        group = weakref.ref(dist.group.WORLD) if count > 1 else None
         work(*arguments)
+    assert group is None or group() is None  # the threads of a group that outlives this may abort the process while Python ends
 
 
 def train(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> None:

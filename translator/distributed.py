@@ -5,12 +5,14 @@ Alone, each function here does nothing but give back what it was given.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
@@ -46,6 +48,8 @@ def together(device: str, *, minutes: float) -> Iterator[None]:
         if local >= gpus:
             raise UserError(f"{local + 1} processes or more on a machine with {gpus} GPUs; start {gpus}, or set device=cpu")
         torch.cuda.set_device(local)
+    # Imported while there is a group, this keeps it for ever as a default value, and gloo's threads may abort an ending Python.
+    import_module("torch.distributed.nn.functional")
     try:
         # What the processes tell each other goes over gloo, so that no GPU waits for it.
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(minutes=minutes))
@@ -56,6 +60,7 @@ def together(device: str, *, minutes: float) -> Iterator[None]:
         raise UserError(
             f"process {os.environ['RANK']} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
             f"{one_line(str(error))[:200]}; the same command goes on from the last checkpoint") from error
+    gc.collect()  # of models that hold the group too
     dist.destroy_process_group()
 
 
@@ -177,10 +182,11 @@ def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
 
 def shard(module: nn.Module, parts: Sequence[nn.Module]) -> nn.Module:
     """The module, of whose weights each process holds a shard; they come together part by part when they are needed (FSDP2)."""
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(next(module.parameters()).device.type, (size(),))
+    # A group of its own: sharded tensors' caches keep theirs for ever, and the one of all must go with `together`.
+    mesh = DeviceMesh.from_group(dist.new_group(), next(module.parameters()).device.type)
     for part in [*parts, module]:
         fully_shard(part, mesh=mesh)
     return module

@@ -17,7 +17,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
-from tests.forked import Forks
+from tests.forked import ONE_THREAD, forks, run_script
 from translator.batching import collate
 from translator.building import build, from_hydra, to_yaml
 from translator.checkpoint import RunFolder, weights_of
@@ -163,16 +163,16 @@ Script = Callable[..., subprocess.CompletedProcess[bytes]]
 @pytest.fixture(scope="session")
 def script() -> Script:
     """Run a script of ours as a user would: script("translate", "run=...", stdin=b"...")."""
-    before = os.environ | {"OMP_NUM_THREADS": "1"}
-    forks = Forks(before)
+    before = os.environ | ONE_THREAD
+    forks()
 
     def run(
         name: str, *options: str, stdin: bytes = b"", timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[bytes]:
-        wanted = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+        wanted = os.environ | ONE_THREAD | environment
         changed = {name for name in before | wanted if before.get(name) != wanted.get(name)}
         if all(name.startswith(("PYTEST_", "TRANSLATE_")) for name in changed):
-            return forks.run(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})
+            return run_script(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})
         return subprocess.run(  # libraries read their variables as they are imported
             [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options], input=stdin, capture_output=True,
             timeout=timeout, cwd=ROOT, env=wanted)

@@ -1,4 +1,7 @@
-"""Scripts run in forks of a process that has imported what they import: a fresh interpreter takes seconds for that."""
+"""Scripts and functions run in forks of a process that has imported what they import, which takes a fresh one seconds.
+
+That process has run nothing else: a fork of pytest itself would inherit what a thousand tests left in memory.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,48 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from unittest import mock
 
 # Scripts that between them import all that the others do.
 PRELOADED = ("train", "translate", "evaluate")
 SCRIPTS = Path(__file__).parent.parent / "scripts"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-class Forks:
-    """Runs scripts, with the environment that it was made in but for variables that are read as scripts run."""
+@cache
+def forks() -> ForkServerContext:
+    """Makes processes of one thread each, in the environment of the first call."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.preloaded"])
+    with mock.patch.dict(os.environ, ONE_THREAD):
+        forkserver.ensure_running()
+    return context
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["tests.preloaded"])
-        with mock.patch.dict(os.environ, environment, clear=True):
-            forkserver.ensure_running()
 
-    def run(
-        self, name: str, options: Sequence[str], stdin: bytes, timeout: float, environment: Mapping[str, str]
-    ) -> subprocess.CompletedProcess[bytes]:
-        """As `subprocess.run` would `python scripts/name.py options`, in the root of the project."""
-        with tempfile.TemporaryDirectory() as folder:
-            streams = [Path(folder, stream) for stream in ("stdin", "stdout", "stderr")]
-            for stream, content in zip(streams, (stdin, b"", b""), strict=True):
-                stream.write_bytes(content)
-            process = self.context.Process(target=_run, args=(SCRIPTS / f"{name}.py", options, streams, environment))
-            process.start()
-            process.join(timeout)
-            if process.exitcode is None:
-                process.kill()
-                process.join()
-                raise subprocess.TimeoutExpired([name, *options], timeout, *(stream.read_bytes() for stream in streams[1:]))
-            return subprocess.CompletedProcess(
-                [name, *options], process.exitcode, *(stream.read_bytes() for stream in streams[1:]))
+def run_script(
+    name: str, options: Sequence[str], stdin: bytes, timeout: float, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[bytes]:
+    """As `subprocess.run` would `python scripts/name.py options`, in the root of the project.
+
+    `environment`: variables that are read as scripts run; the others are those of the first call of `forks`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [Path(folder, stream) for stream in ("stdin", "stdout", "stderr")]
+        for stream, content in zip(streams, (stdin, b"", b""), strict=True):
+            stream.write_bytes(content)
+        process = forks().Process(target=_run, args=(SCRIPTS / f"{name}.py", options, streams, environment))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired([name, *options], timeout, *(stream.read_bytes() for stream in streams[1:]))
+        return subprocess.CompletedProcess(
+            [name, *options], process.exitcode, *(stream.read_bytes() for stream in streams[1:]))
 
 
 def _run(script: Path, options: Sequence[str], streams: Sequence[Path], environment: Mapping[str, str]) -> None:

@@ -2,6 +2,9 @@
 
 import runpy
 
+import torch.distributed.fsdp  # noqa: F401
+
+import tests.test_distributed  # noqa: F401
 from tests.forked import PRELOADED, SCRIPTS
 
 for script in PRELOADED:

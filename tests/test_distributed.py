@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
+import faulthandler
 import os
 import signal
 import socket
@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from tests.conftest import PAIRS, ROOT, TINY, model_config, write_pairs
+from tests.forked import forks
 from tests.test_trainer import metrics, options, rows
 from translator.checkpoint import RunFolder
 from translator.config import RunConfig
@@ -34,12 +35,11 @@ from translator.trainer import Trainer, new_model
 
 
 def processes(count: int, work: Callable[..., None], *arguments: Any) -> list[int]:
-    """Run `work` in so many processes that know each other, as torchrun starts them; their exit codes."""
+    """Run `work`, of a module, in so many processes that know each other, as torchrun starts them; their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")  # quick: nothing is imported anew, and one thread forks well
-    children = [context.Process(target=_child, args=(rank, count, port, work, arguments)) for rank in range(count)]
+    children = [forks().Process(target=_child, args=(rank, count, port, work, arguments)) for rank in range(count)]
     for child in children:
         child.start()
     for child in children:
@@ -48,6 +48,7 @@ def processes(count: int, work: Callable[..., None], *arguments: Any) -> list[in
 
 
 def _child(rank: int, count: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    faulthandler.enable()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port)}
     with together("cpu", minutes=1):

@@ -135,33 +135,35 @@ def test_options_that_a_stream_cannot_keep_are_refused(tmp_path, option, words):
         config_of(tmp_path, as_tsv(tmp_path), **option)
 
 
-def test_any_number_of_processes_makes_the_same_windows_of_a_share_each(tmp_path, monkeypatch):
-    """Batches of rows that are no multiple of the processes, and a process that asks late."""
-    config = config_of(tmp_path, as_tsv(tmp_path))
-    corpus = corpus_of(config)
-    for module in (cleaning, data):
-        monkeypatch.setattr(module, "READ_ROWS", 7)
-    looked_at = Counter[str]()
+def walk(folder: Path, config: RunConfig, corpus: Corpus) -> None:
+    """Write down the windows that this process makes of batches of seven rows, and how many rows it judged for them."""
+    time.sleep(rank())  # a process may ask late
+    looked_at = 0
     judge = cleaning.Judge.__call__
 
     def counting(self: cleaning.Judge, rows: cleaning.Rows) -> cleaning.Judged:
-        looked_at["rows"] += len(rows["source"])
+        nonlocal looked_at
+        looked_at += len(rows["source"])
         return judge(self, rows)
 
-    monkeypatch.setattr(cleaning.Judge, "__call__", counting)
-
-    def walk() -> None:
-        time.sleep(rank())
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (cleaning, data):
+            patch.setattr(module, "READ_ROWS", 7)
+        patch.setattr(cleaning.Judge, "__call__", counting)
         source = source_of(config, corpus, sampling=0.2)
         made = [targets(source, window) for window in (0, 1, 3)]
         source.close()
-        (tmp_path / f"{size()}-{rank()}.json").write_text(json.dumps([made, looked_at["rows"]]))
+    (folder / f"{size()}-{rank()}.json").write_text(json.dumps([made, looked_at]))
 
-    walk()
+
+def test_any_number_of_processes_makes_the_same_windows_of_a_share_each(tmp_path):
+    """Batches of rows are no multiple of the processes."""
+    config = config_of(tmp_path, as_tsv(tmp_path))
+    corpus = corpus_of(config)
+    walk(tmp_path, config, corpus)
     (expected, all_rows), shares = json.loads((tmp_path / "1-0.json").read_text()), []
     for count in (2, 3):
-        looked_at.clear()
-        assert processes(count, walk) == [0] * count
+        assert processes(count, walk, tmp_path, config, corpus) == [0] * count
         made = [json.loads((tmp_path / f"{count}-{process}.json").read_text()) for process in range(count)]
         assert [windows for windows, _ in made] == [expected] * count
         shares.append([rows for _, rows in made])

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from tests.conftest import random_model, run_config
-from translator.muon import NEWTON_SCHULZ_STEPS, Muon, orthogonalised
+from translator.muon import NEWTON_SCHULZ_COEFFICIENTS, NEWTON_SCHULZ_STEPS, Muon, orthogonalised
 from translator.optim import build_optimizers
 
 SHAPES = [(12, 12), (8, 32), (32, 8), (1, 5), (5, 1)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_bf16_updates_are_those_of_pytorch_bit_for_bit(shape):
+def test_bf16_updates_are_those_of_pytorch_but_for_rounding(shape):
     torch.manual_seed(1)
     start, gradients = torch.randn(shape), torch.randn(20, *shape)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
@@ -28,10 +28,26 @@ def test_bf16_updates_are_those_of_pytorch_bit_for_bit(shape):
         for weight, optimizer in zip((ours, theirs), optimizers, strict=True):
             weight.grad = gradient.clone()
             optimizer.step()
-    assert torch.equal(ours, theirs)
+    assert (ours - theirs).norm() < 0.02 * (ours - start).norm()
     buffers = [optimizer.state_dict()["state"][0] for optimizer in optimizers]
     assert buffers[0].keys() == buffers[1].keys()
     assert torch.equal(buffers[0]["momentum_buffer"], buffers[1]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (16, 64), (64, 16)])
+@pytest.mark.parametrize("smallest", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize(("precision", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 0.1)])
+def test_steps_on_the_gram_matrix_are_those_on_the_matrix(shape, smallest, precision, tolerance):
+    torch.manual_seed(3)
+    u, _, v = torch.linalg.svd(torch.randn(shape, dtype=torch.float64), full_matrices=False)
+    matrix = (u * torch.logspace(0, math.log10(smallest), min(shape), dtype=torch.float64)) @ v
+    x = matrix / matrix.norm()
+    a, b, c = NEWTON_SCHULZ_COEFFICIENTS
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    [result] = orthogonalised(matrix[None], precision)
+    assert (result - x).norm() <= tolerance * x.norm()
 
 
 @pytest.mark.parametrize("shape", SHAPES)

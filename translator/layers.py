@@ -33,7 +33,9 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(self.activation(self.inner(x))))
+        # As rows: of three dimensions the inner layer's output is a view, and autograd copies what changes a view in place.
+        rows = self.outer(self.dropout(self.activation(self.inner(x.flatten(0, -2)))))
+        return rows.view(x.shape)
 
 
 class GatedFeedForward(nn.Module):

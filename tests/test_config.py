@@ -81,7 +81,8 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("search.min_length_ratio=1e30", "search.min_length_ratio"), (f"search.max_length={10**30}", "search.max_length"),
     ("search.temperature=1e-40", "search.temperature"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
-    ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied")])
+    ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied"),
+    ("tokenizer.model_type=bpe", "tokenizer.narrow_target")])
 def test_a_wrong_value_is_named_in_one_line(override, named):
     with pytest.raises(UserError, match=re.escape(named)) as caught:
         run_config(override)

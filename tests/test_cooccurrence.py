@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from translator.cooccurrence import embed_by_cooccurrence
 from translator.data import Corpus
 from translator.model import Transformer
 from translator.tokenizer import Tokenizer, train_tokenizer
+from translator.vocabulary import narrow_target
 
 NAMES, VERBS, THINGS = (
     {"Ada": "Ada", "Ben": "Ben", "Cleo": "Cleo", "Dan": "Dan"}, {"sees": "sieht", "wants": "will", "paints": "malt"},
@@ -28,10 +31,19 @@ def tokenizer_of(*texts: str) -> Tokenizer:
     return train_tokenizer(texts * 3, tokenizer_config(vocab_size=110, byte_fallback=False, model_type="bpe"))
 
 
-def corpus_of(joint: bool) -> Corpus:
+def narrow_tokenizers(sources: Sequence[str], targets: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+    words = sorted({word for text in (*sources, *targets) for word in text.split()})
+    joint = train_tokenizer([*sources, *targets], tokenizer_config(vocab_size=23, byte_fallback=False), words)
+    return narrow_target(joint, targets)
+
+
+def corpus_of(joint: bool | Literal["narrow"]) -> Corpus:
     sources, targets = zip(*PAIRS, strict=True)
     source = tokenizer_of(*sources, *targets) if joint else tokenizer_of(*sources)
     target = source if joint else tokenizer_of(*targets)
+    if joint == "narrow":
+        source, target = narrow_tokenizers(sources, targets)
+        assert len(target) < len(source)
     rows = Dataset.from_dict({"source_ids": source.encode(sources), "target_ids": target.encode(targets)})
     return Corpus(rows, rows, rows, source, target, {})
 
@@ -45,7 +57,9 @@ def embedding(table: torch.Tensor, tokenizer: Tokenizer, word: str) -> torch.Ten
     return table[tokenizer.encode([word])[0][:-1]].mean(dim=0)
 
 
-@pytest.mark.parametrize(("joint", "tied"), [(True, "all"), (True, "none"), (False, "target"), (False, "none")])
+@pytest.mark.parametrize(("joint", "tied"), [
+    (True, "all"), (True, "none"), (False, "target"), (False, "none"), ("narrow", "all"), ("narrow", "target"),
+    ("narrow", "none")])
 def test_a_word_is_nearest_to_its_own_translation(joint, tied):
     corpus = corpus_of(joint)
     model = model_of(corpus, tied)

@@ -49,6 +49,7 @@ from translator.search.forced import rate
 from translator.search.hypothesis import length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
 from translator.translate import Translator
+from translator.vocabulary import narrow_target
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 GREEDY = search_config(beam_size=1, max_length_ratio=0, max_length_extra=20)
@@ -59,11 +60,14 @@ NEVER = [["<pad>"], ["<unk>"], ["<s>"]]
 CTRANSLATE2 = [
     {}, {"norm": "post"}, {"activation": "gelu"}, {"activation": "swiglu", "norm": "post"}, {"tied": "target"},
     {"tied": "none"}, {"positions": "learned", "max_positions": 70}, {"positions": "rotary"}, {"positions": "relative"},
-    {"positions": "rotary", "norm": "post", "activation": "swiglu", "encoder_layers": 1, "decoder_layers": 3}]
+    {"positions": "rotary", "norm": "post", "activation": "swiglu", "encoder_layers": 1, "decoder_layers": 3},
+    {"narrow": True}, {"narrow": True, "tied": "target"}]
 HUGGINGFACE = [
     {}, {"norm": "post"}, {"activation": "gelu"}, {"tied": "target"}, {"tied": "none"}, {"norm": "post", "tied": "target"},
     {"norm": "post", "tied": "none", "activation": "gelu"}, {"positions": "learned", "max_positions": 70},
-    {"positions": "learned", "tied": "none", "encoder_layers": 1, "decoder_layers": 3}]
+    {"positions": "learned", "tied": "none", "encoder_layers": 1, "decoder_layers": 3},
+    {"narrow": True}, {"narrow": True, "norm": "post"}, {"narrow": True, "norm": "post", "tied": "target"},
+    {"narrow": True, "tied": "none"}]
 
 
 def named(changes: dict[str, object]) -> str:
@@ -78,9 +82,14 @@ def separate() -> tuple[Tokenizer, Tokenizer]:
 
 @pytest.fixture
 def translator(request, tokenizer, separate) -> Translator:
-    """With random weights; where its vocabularies need not be one, they are two."""
-    tokenizers = (tokenizer, tokenizer) if request.param.get("tied", "all") == "all" else separate
-    model = random_model(model_config(**request.param), vocab=tuple(map(len, tokenizers)))
+    """With random weights; where its vocabularies need not be one, they are two, unless the target's is to be narrow."""
+    changes = dict(request.param)
+    if changes.pop("narrow", False):
+        tokenizers = narrow_target(tokenizer, TARGETS)
+        assert len(tokenizers[1]) < len(tokenizers[0])
+    else:
+        tokenizers = (tokenizer, tokenizer) if changes.get("tied", "all") == "all" else separate
+    model = random_model(model_config(**changes), vocab=tuple(map(len, tokenizers)))
     return Translator.of(model, *tokenizers, search=GREEDY)
 
 
@@ -216,11 +225,14 @@ def test_texts_become_the_same_ids_and_texts_again(tokenizers):
     same_text()
 
 
-def test_tags_of_languages_are_pieces_there_too_or_refused(tmp_path, separate):
+@pytest.mark.parametrize("narrow", [False, True])
+def test_tags_of_languages_are_pieces_there_too_or_refused(tmp_path, separate, narrow):
     tags = (">>de<<", ">>en<<")
     tagged = train_tokenizer(SOURCES + TARGETS, tokenizer_config(vocab_size=300), tags)
-    model = random_model(model_config(tied="target"), vocab=(len(tagged), len(tagged)))
-    theirs = in_transformers(Translator.of(model, tagged, tagged, search=GREEDY), tmp_path / "joint")[1]
+    pair = narrow_target(tagged, TARGETS) if narrow else (tagged, tagged)
+    model = random_model(model_config(tied="target"), vocab=tuple(map(len, pair)))
+    tagged = pair[0]
+    theirs = in_transformers(Translator.of(model, *pair, search=GREEDY), tmp_path / "joint")[1]
     for text in (f"{tag}{space}{source}" for tag in tags for space in ("", " ") for source in SOURCES[:9]):
         assert theirs(text)["input_ids"] == tagged.encode([text])[0]
 

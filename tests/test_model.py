@@ -186,9 +186,9 @@ def test_bf16_autocast_stays_close(pair):
 
 def test_tying_shares_what_it_says():
     three, two, none = (Transformer(model_config(tied=tied), 40, 40) for tied in ("all", "target", "none"))
-    assert three.source_embedding.tokens.weight is three.target_embedding.tokens.weight is three.output.weight
-    assert two.source_embedding.tokens.weight is not two.target_embedding.tokens.weight
-    assert two.target_embedding.tokens.weight is two.output.weight
+    assert three.source_embedding.tokens is three.target_embedding.tokens is three.output.table
+    assert two.source_embedding.tokens is not two.target_embedding.tokens
+    assert two.target_embedding.tokens is two.output.table
     assert none.target_embedding.tokens.weight is not none.output.weight
     counts = [sum(p.numel() for p in model.parameters()) for model in (three, two, none)]
     assert counts[1] - counts[0] == counts[2] - counts[1] == 40 * 32

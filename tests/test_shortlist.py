@@ -64,6 +64,11 @@ def test_words_that_go_together_are_found_whatever_their_order():
     joint = learn_shortlist(pairs_of(sources, targets), 30, 30, joint=True)
     for piece in range(4, 30):
         assert joint.candidates[piece, :2].tolist() == [piece, (piece * 7) % 26 + 4]
+    wider = [[piece + 30 if number % 2 else piece for number, piece in enumerate(ids[:-1])] + [EOS_ID] for ids in sources]
+    narrow = learn_shortlist(pairs_of(wider, targets), 60, 30, joint=True)
+    for piece in range(4, 30):
+        assert narrow.candidates[piece, :2].tolist() == [piece, (piece * 7) % 26 + 4]
+        assert narrow.candidates[piece + 30, 0] == (piece * 7) % 26 + 4  # no target holds the piece itself
 
 
 def test_the_order_is_that_of_model_1_written_out(monkeypatch):
@@ -256,15 +261,15 @@ def test_from_the_shell(script, tmp_path):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     config = run_config("data=files", f"data.train={data}", f"data.cache={tmp_path}", *TINY)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.train.max_tokens)
-    pieces = len(corpus.source_tokenizer)
+    pieces = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
     run = RunFolder(tmp_path / "run")
     run.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
-    save_tensors(run.model_file, weights_of(Transformer(config.model, pieces, pieces)))
+    save_tensors(run.model_file, weights_of(Transformer(config.model, *pieces)))
     learned = script("shortlist", f"runs={tmp_path}")
     assert learned.returncode == 0, learned.stderr.decode()
     assert f"written to {run.shortlist_file}" in learned.stdout.decode()
     assert torch.equal(
-        run.load_shortlist(pieces, pieces).candidates, learn_shortlist(corpus.train, pieces, pieces, joint=True).candidates)
+        run.load_shortlist(*pieces).candidates, learn_shortlist(corpus.train, *pieces, joint=True).candidates)
     translated = script(
         "translate", f"run={run.path}", "search.shortlist=20", "search.max_length=5", stdin=b"She sees two houses.\n")
     assert translated.returncode == 0, translated.stderr.decode()

@@ -20,7 +20,7 @@ from translator.batching import Batch
 from translator.config import RunConfig
 from translator.device import name_of_precision, peak_memory
 from translator.errors import UserError
-from translator.model import Transformer
+from translator.model import TiedProjection, Transformer
 from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer
 from translator.translate import CHUNK
@@ -243,8 +243,8 @@ def _seconds_of_product(rows: int, inner: int, columns: int, *, device: torch.de
     return statistics.median(times)
 
 
-def _linear_layers(model: Transformer) -> Iterator[tuple[nn.Linear, bool]]:
+def _linear_layers(model: Transformer) -> Iterator[tuple[nn.Linear | TiedProjection, bool]]:
     """The model's linear layers, and whether they work on source tokens."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | TiedProjection):
             yield module, name.startswith("encoder.") or name.endswith(("cross_attention.W_k", "cross_attention.W_v"))

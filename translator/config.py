@@ -96,6 +96,7 @@ class TokenizerConfig:
     sampling: float
     source_tag: str | None = None  # younger than other options
     target_tag: str | None = None
+    narrow_target: bool = False
 
     def __post_init__(self) -> None:
         require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
@@ -103,6 +104,8 @@ class TokenizerConfig:
         require(0 <= self.sampling <= 1, "tokenizer.sampling", "must lie between 0 (off) and 1")
         require(self.sampling == 0 or self.model_type == "unigram", "tokenizer.sampling",
                 "needs tokenizer.model_type=unigram, which ranks segmentations; set it to 0 for bpe")
+        require(not self.narrow_target or self.model_type == "unigram", "tokenizer.narrow_target",
+                "needs tokenizer.model_type=unigram, whose pieces are not merged from others; set it to false for bpe")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from translator.data import Corpus
 from translator.model import Transformer
+from translator.vocabulary import is_narrow
 
 # Pieces in the same pair that are counted: enough for tens of thousands of pairs, in seconds; of larger corpora a sample.
 MOST_COUNTED = 20_000_000
@@ -28,13 +29,14 @@ EXTRA, ROUNDS = 16, 3
 @torch.no_grad()
 def embed_by_cooccurrence(model: Transformer, corpus: Corpus, seed: int) -> None:
     """Mix into the random embeddings of `model`, on the CPU, what follows from the pairs of train: a function of `seed`."""
-    source, target, output = model.source_embedding.tokens.weight, model.target_embedding.tokens.weight, model.output.weight
-    shift = 0 if corpus.source_tokenizer is corpus.target_tokenizer else len(source)  # of target ids behind the source's
+    pieces, own = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
+    shift = 0 if is_narrow(corpus.source_tokenizer, corpus.target_tokenizer) else pieces  # of target ids behind the source's
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch calls its sparse matrices a beta
         torch.manual_seed(seed)
-        vectors = _vectors(_pieces_of_pairs(corpus, shift, seed), shift + len(target), model.config.d_model)
-    for table, rows in {source: vectors[: len(source)], target: vectors[shift:], output: vectors[shift:]}.items():
+        vectors = _vectors(_pieces_of_pairs(corpus, shift, seed), max(pieces, shift + own), model.config.d_model)
+    first, *others = model.tables()  # the source's, and where they are not the same the target's and the output's
+    for table, rows in [(first, vectors[:pieces]), *((other, vectors[shift : shift + own]) for other in others)]:
         known = rows.norm(dim=1, keepdim=True) > 0
         table.copy_(torch.where(known, (1 - SHARE) ** 0.5 * table + SHARE**0.5 * rows, table))
 

@@ -29,6 +29,7 @@ from translator.errors import UserError
 from translator.pool import InOrder, alone, in_order
 from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
+from translator.vocabulary import narrow_target
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
 FORMAT = [7, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
@@ -56,7 +57,7 @@ class Corpus:
     validation: Dataset
     test: Dataset
     source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer  # the same object where the vocabulary is joint
+    target_tokenizer: Tokenizer  # the same object where both sides have one vocabulary, and all of it
     report: dict[str, Any]
 
 
@@ -76,7 +77,7 @@ def prepare(
             splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
     if tokenizers is None:
         source = Tokenizer.load(folder / "source.model")
-        target = source if tokenizer.joint else Tokenizer.load(folder / "target.model")
+        target = Tokenizer.load(folder / "target.model") if tokenizer.narrow_target or not tokenizer.joint else source
     else:
         source, target = tokenizers
     train, validation, test = (Dataset.from_file(str(folder / f"{split}.arrow")) for split in SPLITS)
@@ -162,11 +163,11 @@ def _workers(wanted: int | None, pairs: int) -> InOrder:
 
 
 def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
-    """Tokenizers of train.arrow of `splits`, the source's with a piece for each tag: one and the same where they are joint."""
+    """Tokenizers of train.arrow of `splits`, the source's with a piece for each tag: one and the same where all is joint."""
     train = Dataset.from_file(str(splits / "train.arrow"))
     if config.joint:
         tokenizer = train_tokenizer(_texts(train, "source", "target"), config, tags)
-        return tokenizer, tokenizer
+        return narrow_target(tokenizer, _texts(train, "target")) if config.narrow_target else (tokenizer, tokenizer)
     return train_tokenizer(_texts(train, "source"), config, tags), train_tokenizer(_texts(train, "target"), config)
 
 

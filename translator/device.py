@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -88,21 +88,20 @@ def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
         return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
 
 
-def some_outputs(layer: nn.Module, outputs: Tensor) -> nn.Module:
+def some_outputs(layer: Any, outputs: Tensor) -> nn.Module:
     """A linear layer that computes these outputs of another, in its precision and layout."""
-    if isinstance(layer, nn.Linear):
-        some = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
-        weight = layer.weight.detach()[outputs]
-        laid_out = _by_columns(weight) if layer.weight.stride(0) == 1 else weight
-        some.weight = nn.Parameter(laid_out, requires_grad=False)
-        if layer.bias is not None:
-            some.bias = nn.Parameter(layer.bias.detach()[outputs], requires_grad=False)
-        return some
-    assert isinstance(layer, torch.ao.nn.quantized.dynamic.Linear)  # as `convert` makes them
-    quantised = torch.ao.nn.quantized.dynamic.Linear(layer.in_features, len(outputs))
-    bias = layer.bias()
-    quantised.set_weight_bias(layer.weight().index_select(0, outputs), None if bias is None else bias[outputs])
-    return quantised
+    if isinstance(layer, torch.ao.nn.quantized.dynamic.Linear):  # as `convert` makes them
+        quantised = torch.ao.nn.quantized.dynamic.Linear(layer.in_features, len(outputs))
+        bias = layer.bias()
+        quantised.set_weight_bias(layer.weight().index_select(0, outputs), None if bias is None else bias[outputs])
+        return quantised
+    weight, bias = layer.weight.detach(), layer.bias
+    some = nn.Linear(weight.size(1), len(outputs), bias=bias is not None, device="meta")
+    laid_out = _by_columns(weight[outputs]) if weight.stride(0) == 1 else weight[outputs]
+    some.weight = nn.Parameter(laid_out, requires_grad=False)
+    if bias is not None:
+        some.bias = nn.Parameter(bias.detach()[outputs], requires_grad=False)
+    return some
 
 
 def _laid_out_by_columns(model: Model) -> Model:

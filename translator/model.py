@@ -48,6 +48,23 @@ class Embedding(nn.Module):
         return self.dropout(x if self.positions is None else self.positions(x, start=start))
 
 
+class TiedProjection(nn.Module):
+    """To the V pieces whose embeddings stand first in a table, by these embeddings (section 3.4): (..., D) -> (..., V)."""
+
+    def __init__(self, table: nn.Embedding, vocab: int, *, bias: bool) -> None:
+        super().__init__()
+        self.table = table
+        self.vocab = vocab
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+
+    @property
+    def weight(self) -> Tensor:
+        return self.table.weight[: self.vocab]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 @dataclass
 class DecoderState:
     """What step-wise decoding remembers of B sentences, with K hypotheses each."""
@@ -79,7 +96,10 @@ class DecoderState:
 
 
 class Transformer(nn.Module):
-    """Translate ids to logits. Source ids end in EOS; target ids start with BOS."""
+    """Translate ids to logits. Source ids end in EOS; target ids start with BOS.
+
+    Where one table is tied to all three, the target's pieces are the first of the source's, or all.
+    """
 
     def __init__(self, config: ModelConfig, source_vocab: int, target_vocab: int) -> None:
         super().__init__()
@@ -94,9 +114,9 @@ class Transformer(nn.Module):
         # Pre-norm layers leave their sum unnormalised; post-norm layers do not.
         self.encoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
-        self.output = nn.Linear(config.d_model, target_vocab, bias=config.output_bias)
-        if config.tied != "none":
-            self.output.weight = target_tokens.weight
+        self.output: nn.Linear | TiedProjection = (
+            nn.Linear(config.d_model, target_vocab, bias=config.output_bias) if config.tied == "none"
+            else TiedProjection(target_tokens, target_vocab, bias=config.output_bias))
         self._initialise()
 
     def _initialise(self) -> None:
@@ -109,9 +129,23 @@ class Transformer(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        tables = (self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, self.output.weight)
-        for table in dict.fromkeys(tables):  # each once, in this order: the weights are a function of the seed
+        for table in self.tables():
             nn.init.normal_(table, std=self.config.d_model**-0.5)
+
+    def tables(self) -> list[Tensor]:
+        """The embeddings of source and target, and the output projection's where it has its own: those that are tied once."""
+        own = [self.output.weight] if isinstance(self.output, nn.Linear) else []
+        return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
+
+    def untie(self) -> Transformer:
+        """This model with an output projection of its own, as layers are that change layout or precision."""
+        if isinstance(self.output, TiedProjection):
+            tied = self.output
+            self.output = nn.Linear(self.config.d_model, tied.vocab, bias=tied.bias is not None, device="meta")
+            self.output.weight = nn.Parameter(tied.weight.detach())
+            if tied.bias is not None:
+                self.output.bias = tied.bias
+        return self
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""

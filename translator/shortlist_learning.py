@@ -20,8 +20,8 @@ def learn_shortlist(pairs: Dataset, source_pieces: int, target_pieces: int, *, j
     """From tokenised pairs, evenly from all of them where they are very many.
 
     Candidates are the target pieces of highest probability given the source piece, by IBM Model 1 without its empty word (Brown
-    et al. 1993, https://aclanthology.org/J93-2003, section 4.1). `joint`: both sides have one vocabulary, so that a piece is
-    its own first candidate: names are copied.
+    et al. 1993, https://aclanthology.org/J93-2003, section 4.1). `joint`: both sides have one vocabulary, or the target its
+    beginning, so that a piece of both is its own first candidate: names are copied.
     """
     keys, links, places, counts = _links(pairs, target_pieces)
     of_source = keys // target_pieces
@@ -34,12 +34,13 @@ def learn_shortlist(pairs: Dataset, source_pieces: int, target_pieces: int, *, j
         probabilities = expected / np.bincount(of_source, expected)[of_source]
     order = np.lexsort((-probabilities, of_source))
     rank = np.arange(len(keys)) - np.searchsorted(of_source, np.arange(source_pieces))[of_source]
-    kept = rank < MOST_CANDIDATES - joint
+    of_both = joint & (of_source < target_pieces)
+    rank += of_both  # behind the piece itself
+    kept = rank < MOST_CANDIDATES
     candidates = torch.full((source_pieces, MOST_CANDIDATES), PAD_ID)
-    candidates[of_source[kept], rank[kept] + joint] = torch.from_numpy(keys[order][kept] % target_pieces)
-    if joint:
-        known = torch.from_numpy(np.unique(of_source))
-        candidates[known, 0] = known
+    candidates[of_source[kept], rank[kept]] = torch.from_numpy(keys[order][kept] % target_pieces)
+    known = torch.from_numpy(np.unique(of_source[of_both]))
+    candidates[known, 0] = known
     return Shortlist(candidates, torch.from_numpy(counts))
 
 

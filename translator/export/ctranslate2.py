@@ -87,8 +87,9 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
         "rotary_dim": 0 if config.positions == "rotary" else None, "rotary_interleave": False}
     encoder = TransformerEncoderSpec(config.encoder_layers, **options)
     decoder = TransformerDecoderSpec(config.decoder_layers, **options)
-    _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, positions)
-    _set_embedding(decoder, decoder.embeddings, model.target_embedding, positions)
+    source_vocab, target_vocab = len(model.source_embedding.tokens.weight), len(model.output.weight)
+    _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, source_vocab, positions)
+    _set_embedding(decoder, decoder.embeddings, model.target_embedding, target_vocab, positions)
     encoder_layers: Any = model.encoder
     decoder_layers: Any = model.decoder
     for spec, layer in zip(encoder.layer, encoder_layers, strict=True):
@@ -111,8 +112,8 @@ def _require_expressible(config: ModelConfig) -> None:
             raise UserError(f"model.{side}_window: CTranslate2 has no local attention between an encoder and a decoder")
 
 
-def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, positions: int) -> None:
-    tokens.weight = embedding.tokens.weight.numpy()
+def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, vocab: int, positions: int) -> None:
+    tokens.weight = embedding.tokens.weight[:vocab].numpy()
     if embedding.positions is not None:
         spec.position_encodings.encodings = embedding.positions(torch.zeros(1, positions, tokens.weight.shape[1]))[0].numpy()
 
@@ -143,7 +144,7 @@ def _set_feed_forward(spec: Any, feed_forward: Any, norm: nn.LayerNorm) -> None:
     _set_norm(spec.layer_norm, norm)
 
 
-def _set_linear(spec: Any, *linears: nn.Linear) -> None:
+def _set_linear(spec: Any, *linears: Any) -> None:
     """Several side by side, as one."""
     spec.weight = torch.cat([linear.weight for linear in linears]).numpy()
     if linears[0].bias is not None:

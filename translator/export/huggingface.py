@@ -30,6 +30,7 @@ from translator.export.decoding import Decoding
 from translator.model import Transformer
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.translate import Translator
+from translator.vocabulary import is_narrow
 
 # By model.norm and model.positions. Of encoder-decoders with plain attention, these alone normalise nothing else besides.
 ARCHITECTURES = {
@@ -59,15 +60,17 @@ Named = Iterator[tuple[str, Tensor]]
 def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
     """Write the model, how it generates, and its tokenizer; UserError for a model that transformers cannot express."""
     disable_progress_bar()
-    if translator.source_tokenizer is not translator.target_tokenizer and translator.source_tokenizer.tags:
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    if is_narrow(source, target):  # theirs is one vocabulary, and what no target holds has no probability
+        target = source
+    elif source.tags:
         raise UserError(  # MarianTokenizer cuts a tag off before it splits the text, which then has other pieces
             "tokenizer.joint=false with several languages: transformers' tokenizer for two vocabularies does not split a text "
             "with a tag as ours does; train with tokenizer.joint=true")
-    model = stock_model(
-        translator.models[0], len(translator.source_tokenizer), len(translator.target_tokenizer), decoding.positions)
+    model = stock_model(translator.models[0], len(source), len(target), decoding.positions)
     model.generation_config = generation_config(decoding)
     model.save_pretrained(folder)
-    _save_tokenizer(translator.source_tokenizer, translator.target_tokenizer, decoding.positions, folder)
+    _save_tokenizer(source, target, decoding.positions, folder)
 
 
 def usage(translator: Translator, decoding: Decoding, name: str) -> str:
@@ -144,7 +147,8 @@ def _weights(model: Transformer, source_vocab: int, target_vocab: int, positions
 
     bias = torch.zeros(len(model.output.weight)) if model.output.bias is None else model.output.bias
     yield "final_logits_bias", F.pad(bias, (0, target_vocab - len(bias)), value=-torch.inf)[None]
-    yield "lm_head.weight", table(model.output.weight, target_vocab)
+    own = model.config.tied == "none"
+    yield "lm_head.weight", table(model.output.weight if own else model.target_embedding.tokens.weight, target_vocab)
     yield "model.shared.weight", table(model.source_embedding.tokens.weight, source_vocab)
     for side, vocab, embedding, layers, norm in (
             ("encoder", source_vocab, model.source_embedding, model.encoder, model.encoder_norm),

@@ -111,7 +111,7 @@ def _converted(source: str, model: Any, family: Family, config: RunConfig) -> Pr
         for side, vocabulary in zip((family.source, family.target), vocabularies, strict=True))
     options = dataclasses.replace(
         config.tokenizer, **segmentation(family.source.pieces), vocab_size=max(map(len, vocabularies)),
-        joint=tied == "all", source_tag=family.source.tag, target_tag=family.target.tag)
+        joint=tied == "all", narrow_target=False, source_tag=family.source.tag, target_tag=family.target.tag)
     rows = [list(vocabulary.values()) for vocabulary in vocabularies]
     weights = _layers(model.state_dict()) | _tables(tables, rows[0], rows[1], tied)
     if family.positions is None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sentencepiece import sentencepiece_model_pb2
-
 from translator.errors import UserError
+from translator.vocabulary import ModelProto, Piece
 
-ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made on import
-Piece = ModelProto.SentencePiece
 # Pieces that segment text.
 SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
 # Ours, by their ids. What starts an output is not called <s>: that may be one of the other model's pieces.

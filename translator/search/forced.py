@@ -22,7 +22,8 @@ ROWS_AT_ONCE = 1024
 class Decoder(Protocol):
     """What is asked of a model; `translator.model.Transformer` says what each does."""
 
-    output: nn.Linear
+    @property
+    def output(self) -> nn.Module: ...
 
     @property
     def aligned_layer(self) -> int: ...
@@ -45,7 +46,7 @@ class Rating:
         return math.fsum(self.log_probabilities)
 
 
-def _log_probabilities(output: nn.Linear, hidden: Tensor, tokens: Tensor) -> Tensor:
+def _log_probabilities(output: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
     """Of each of tokens (B, T) after hidden (B, T, D); the whole vocabulary's are worked out for some at a time."""
     parts = []
     for rows, chosen in zip(

@@ -1,0 +1,129 @@
+"""A narrow target vocabulary changes nothing but what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, model_config, random_model, search_config, tokenizer_config
+from translator.model import Transformer
+from translator.search import search
+from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
+from translator.vocabulary import is_narrow, narrow_target
+
+SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
+TAGS = (">>de<<", ">>en<<")
+
+
+@pytest.fixture(scope="module", params=[{}, {"byte_fallback": False, "vocab_size": 69}], ids=["bytes", "no bytes"])
+def joint(request) -> Tokenizer:
+    return train_tokenizer(SOURCES + TARGETS, tokenizer_config(**request.param), TAGS)
+
+
+@pytest.fixture(scope="module")
+def narrowed(joint) -> tuple[Tokenizer, Tokenizer]:
+    return narrow_target(joint, iter(TARGETS))
+
+
+def spelled(tokenizer: Tokenizer, text: str) -> list[str]:
+    return tokenizer.pieces(tokenizer.encode([text])[0])
+
+
+def test_the_targets_pieces_come_first_and_the_others_are_left_out(joint, narrowed):
+    source, target = narrowed
+    assert is_narrow(source, target)
+    assert sorted(source.pieces(range(len(source)))) == sorted(joint.pieces(range(len(joint))))
+    used = {piece for text in TARGETS for piece in spelled(joint, text)}
+    of_target, of_source = (set(t.pieces(range(len(t)))) for t in (target, source))
+    assert used <= of_target
+    left_out = of_source - of_target
+    assert left_out >= set(TAGS)
+    assert any(piece in left_out for text in SOURCES for piece in spelled(joint, text))
+    assert source.tags == TAGS
+    assert target.tags == ()
+
+
+def test_both_segment_as_the_joint_one_did(joint, narrowed):
+    source, target = narrowed
+
+    @given(st.text(max_size=40))
+    def same(text: str) -> None:
+        assert spelled(source, text) == spelled(joint, text)
+
+    same()
+    for text in TARGETS:
+        assert spelled(target, text) == spelled(joint, text)
+        assert source.encode([text]) == target.encode([text])  # the ids are the same
+
+
+def test_what_the_joint_one_can_spell_the_target_can(joint, narrowed):
+    target = narrowed[1]
+
+    @given(st.text(max_size=40) | st.sampled_from(SOURCES))
+    def spells(text: str) -> None:
+        whole, narrow = (t.encode([text]) for t in (joint, target))
+        if UNK_ID not in whole[0]:
+            assert UNK_ID not in narrow[0]
+            assert target.decode(narrow) == joint.decode(whole)
+
+    spells()
+
+
+def test_two_vocabularies_of_their_own_are_not_taken_for_one(narrowed):
+    source, target = narrowed
+    other = train_tokenizer(TARGETS, tokenizer_config(vocab_size=300))
+    assert not is_narrow(source, other)
+    assert not is_narrow(other, source)
+    assert not is_narrow(target, source)
+    assert is_narrow(other, other)
+
+
+@pytest.mark.parametrize("tied", ["all", "target", "none"])
+def test_a_model_gives_the_first_pieces_what_it_would_have_given_them_among_all(tied):
+    whole, narrow = random_model(model_config(tied=tied), vocab=(60, 60)), Transformer(model_config(tied=tied), 60, 40).eval()
+    with torch.no_grad():
+        for mine, its in zip(narrow.parameters(), whole.parameters(), strict=True):
+            mine.copy_(its[: len(mine)])
+    source, target = torch.randint(4, 60, (3, 7)), torch.randint(4, 40, (3, 5))
+    assert narrow(source, target).shape == (3, 5, 40)
+    torch.testing.assert_close(narrow(source, target), whole(source, target)[..., :40])
+    again = narrow(source, target)
+    torch.testing.assert_close(narrow.untie()(source, target), again, rtol=0, atol=0)
+    found = search(narrow, source, search_config(n_best=3))
+    assert all(max(hypothesis.ids, default=0) < 40 for hypotheses in found for hypothesis in hypotheses)
+
+
+def test_a_table_learns_from_both_sides_where_only_its_beginning_is_an_output():
+    model = Transformer(model_config(tied="all"), 60, 40)
+    model(torch.tensor([[50, 3]]), torch.tensor([[2, 10]])).square().sum().backward()
+    gradient = model.source_embedding.tokens.weight.grad
+    assert gradient[50].any()  # as a source
+    assert gradient[:40].any(dim=1).all()  # as outputs
+    assert not gradient[[*range(40, 50), *range(51, 60)]].any()
+
+
+def test_a_run_trained_with_one_translates(script, tmp_path):
+    """Its folder has two tokenizers, and by default the target's is the smaller."""
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("en\tde\n" + "".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
+    options = [
+        "data=files", f"data.train={pairs}", f"data.cache={tmp_path / 'cache'}", f"runs={tmp_path}", "tokenizer.vocab_size=320",
+        "model=tiny", "train.max_updates=2", "train.max_minutes=null", "data.holdout=4", "device=cpu"]
+    trained = script("train", *options, "name=narrow")
+    assert trained.returncode == 0, trained.stderr.decode()
+    sizes = [len(Tokenizer.load(Path(tmp_path, "narrow", f"tokenizer.{side}.model"))) for side in ("source", "target")]
+    assert sizes[0] == 320 > sizes[1]
+    for precision in ("fp32", "bf16", "int8"):
+        translated = script(
+            "translate", f"run={tmp_path / 'narrow'}", f"precision={precision}", "search.max_length=5", stdin=b"She sees it.\n")
+        assert translated.returncode == 0, translated.stderr.decode()
+    wide = script("train", *options, "name=wide", "tokenizer.narrow_target=false")
+    assert wide.returncode == 0, wide.stderr.decode()
+    assert (tmp_path / "wide" / "tokenizer.model").is_file()
+    refused = script("train", *options, "name=wide")
+    assert refused.returncode == 2
+    assert b"tokenizer.narrow_target=True" in refused.stderr

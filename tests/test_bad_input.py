@@ -110,7 +110,7 @@ def test_a_start_that_failed_binds_to_nothing(script, bad, tmp_path):
         "data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT,
         f"data.validation={bad}/longer.tsv", "model.positions=learned"]
     assert_user_error(script("train", *base, "model.max_positions=40"), "model.max_positions")
-    assert (tmp_path / "run" / "tokenizer.model").exists()
+    assert (tmp_path / "run" / "tokenizer.source.model").exists()
     others = ["model.max_positions=400", "model.tied=none", "tokenizer.joint=false", "tokenizer.vocab_size=290"]
     again = script("train", *base, *others)
     assert again.returncode == 0, again.stderr
@@ -166,5 +166,5 @@ def test_a_full_disk_while_training(bad, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, preexec_fn=limit, env=os.environ)
-    assert_user_error(result, "tokenizer.model: cannot be written")
+    assert_user_error(result, "tokenizer.source.model: cannot be written")
     assert not (tmp_path / "run" / "config.yaml").exists()

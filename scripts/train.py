@@ -181,7 +181,8 @@ def say_plan(
     nearest = min(by_count + by_clock)
     updates = max(0, round(nearest))
     validations = "the validations among them" if nearest in by_clock else "and the validations"
-    say(f"model      {parameters:,} parameters on {device.type} in {name_of_precision(precision)}\n"
+    pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
+    say(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} updates {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
         f"plan       about {updates:,} updates, {updates / per_epoch:.1f} {trainer.unit}s, in {updates * seconds / 60:.0f} "

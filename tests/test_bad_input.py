@@ -65,7 +65,7 @@ TRAIN = {
     "no text": ("data.train={bad}/blank.tsv", "data.train"),
     "too few pairs": ("data.train={bad}/few.tsv", "too few"),
     "no training data": ("train.max_epochs=1", "data.train"),
-    "vocabulary too large": ("data.train={bad}/good.tsv tokenizer.vocab_size=9000", "tokenizer.vocab_size=9000"),
+    "vocabulary too small": ("data.train={bad}/good.tsv tokenizer.vocab_size=20", "tokenizer.vocab_size=20"),
     "no such folder": ("data=tatoeba data.path=./nowhere", "./nowhere"),
     "misspelt option": ("data.train={bad}/good.tsv train.max_epoch=3", "did you mean train.max_epochs"),
     "misspelt group": ("data.train={bad}/good.tsv modle=tiny", "did you mean model"),

@@ -131,9 +131,13 @@ def test_a_larger_alpha_stays_nearer_the_best_segmentation():
     assert kept(0.05) < kept(0.5) < kept(1.0)
 
 
-def test_too_little_text_for_the_vocabulary_is_a_user_error():
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=5000"):
-        train_tokenizer(TEXTS, tokenizer_config(vocab_size=5000))
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_few_texts_have_few_pieces_to_give_and_a_vocabulary_has_room_for_their_characters(kind):
+    fewer = train_tokenizer(TEXTS, tokenizer_config(model_type=kind, vocab_size=50_000))
+    assert len(MODELS[kind]) < len(fewer) < 50_000
+    assert fewer.decode(fewer.encode(TEXTS)) == MODELS[kind].decode(MODELS[kind].encode(TEXTS))
+    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=20"):
+        train_tokenizer(TEXTS, tokenizer_config(model_type=kind, vocab_size=20))
 
 
 def test_a_file_that_is_no_model_of_ours_is_refused(tmp_path):

@@ -158,15 +158,15 @@ class Tokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequence[str] = ()) -> Tokenizer:
-    """Train a SentencePiece model on `texts`, each of `symbols` a piece of its own.
+    """Train a SentencePiece model on `texts`, each of `symbols` a piece of its own; few texts have fewer pieces to give.
 
-    UserError where the texts are too few for `tokenizer.vocab_size`.
+    UserError where `tokenizer.vocab_size` leaves no room for their characters.
     """
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
-            vocab_size=config.vocab_size, character_coverage=config.character_coverage,
+            vocab_size=config.vocab_size, hard_vocab_limit=False, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
             user_defined_symbols=list(symbols),
             pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,

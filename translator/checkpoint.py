@@ -130,7 +130,7 @@ class RunFolder:
             raise UserError(f"{self.config_file}: {error}") from error
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """The source's and the target's tokenizer: one and the same where they are joint."""
+        """The source's and the target's tokenizer: one and the same where it is one vocabulary, and all of it."""
         self._check_sums()
         joint = self.path / "tokenizer.model"
         if joint.is_file():

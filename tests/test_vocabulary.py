@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, model_config, random_model, search_config, tokenizer_config
+from tests.conftest import PAIRS, model_config, random_model, search_config, tokenizer_config, write_pairs
 from translator.model import Transformer
 from translator.search import search
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
@@ -80,6 +80,7 @@ def test_two_vocabularies_of_their_own_are_not_taken_for_one(narrowed):
     assert not is_narrow(other, source)
     assert not is_narrow(target, source)
     assert is_narrow(other, other)
+    assert not is_narrow(other, Tokenizer(other.model))
 
 
 @pytest.mark.parametrize("tied", ["all", "target", "none"])
@@ -108,8 +109,7 @@ def test_a_table_learns_from_both_sides_where_only_its_beginning_is_an_output():
 
 def test_a_run_trained_with_one_translates(script, tmp_path):
     """Its folder has two tokenizers, and by default the target's is the smaller."""
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("en\tde\n" + "".join(f"{source}\t{target}\n" for source, target in PAIRS), encoding="utf-8")
+    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     options = [
         "data=files", f"data.train={pairs}", f"data.cache={tmp_path / 'cache'}", f"runs={tmp_path}", "tokenizer.vocab_size=320",
         "model=tiny", "train.max_updates=2", "train.max_minutes=null", "data.holdout=4", "device=cpu"]

@@ -76,8 +76,8 @@ def prepare(
         lambda new: _tokenise(
             splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
     if tokenizers is None:
-        source = Tokenizer.load(folder / "source.model")
-        target = Tokenizer.load(folder / "target.model") if tokenizer.narrow_target or not tokenizer.joint else source
+        source, target = (Tokenizer.load(folder / f"{side}.model") for side in SIDES)
+        target = source if target.model == source.model else target
     else:
         source, target = tokenizers
     train, validation, test = (Dataset.from_file(str(folder / f"{split}.arrow")) for split in SPLITS)

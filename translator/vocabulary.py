@@ -39,9 +39,9 @@ def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> tuple[Tokenizer, 
 
 
 def is_narrow(source: Tokenizer, target: Tokenizer) -> bool:
-    """Whether the target's pieces are the first of the source's, or all."""
-    common = range(min(map(len, (source, target))))
-    return source is target or (len(target) == len(common) and source.pieces(common) == target.pieces(common))
+    """Whether the target's pieces are the first of the source's, or both are one: imported ones may share all and yet be two."""
+    own = range(len(target))
+    return source is target or (len(target) < len(source) and source.pieces(own) == target.pieces(own))
 
 
 def _of_pieces(model: Any, numbers: Iterable[int]) -> Tokenizer:

@@ -39,7 +39,7 @@ def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> tuple[Tokenizer, 
 
 
 def is_narrow(source: Tokenizer, target: Tokenizer) -> bool:
-    """Whether the target's pieces are the first of the source's, or both are one: imported ones may share all and yet be two."""
+    """Whether the target's pieces are the first of the source's, or both are one: imported ones share all and yet are two."""
     own = range(len(target))
     return source is target or (len(target) < len(source) and source.pieces(own) == target.pieces(own))
 

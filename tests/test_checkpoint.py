@@ -15,7 +15,8 @@ from translator import files
 from translator.checkpoint import RunFolder, load_into, newest_run, weights_of
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors
-from translator.tokenizer import train_tokenizer
+from translator.tokenizer import Tokenizer, train_tokenizer
+from translator.vocabulary import ModelProto
 
 
 @pytest.fixture
@@ -203,6 +204,21 @@ def test_separate_tokenizers_come_back_in_their_places(run_folder, tmp_path, tok
     folder.create(RunFolder(run_folder).load_config(), (tokenizer, other), {})
     source, target = folder.load_tokenizers()
     assert (source.model, target.model) == (tokenizer.model, other.model)
+
+
+def test_a_run_goes_on_with_the_same_pieces_however_their_bytes_tell_of_their_training(run_folder, tmp_path, tokenizer):
+    model = ModelProto.FromString(tokenizer.model)
+    model.trainer_spec.ClearField("hard_vocab_limit")  # as releases before left it
+    older = Tokenizer(model.SerializeToString())
+    assert older.model != tokenizer.model
+    folder = RunFolder(tmp_path / "run")
+    folder.create(RunFolder(run_folder).load_config(), (older, older), {"fingerprint": "x"})
+    folder.require_same_data((tokenizer, tokenizer), {"fingerprint": "x"})
+    del model.pieces[-1]
+    fewer = Tokenizer(model.SerializeToString())
+    for tokenizers, fingerprint in (((tokenizer, tokenizer), "y"), ((tokenizer, fewer), "x"), ((fewer, tokenizer), "x")):
+        with pytest.raises(UserError, match="have changed since this run began"):
+            folder.require_same_data(tokenizers, {"fingerprint": fingerprint})
 
 
 def test_the_newest_run_is_the_one_trained_last(tmp_path):

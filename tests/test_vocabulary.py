@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, model_config, random_model, search_config, tokenizer_config, write_pairs
+from tests.conftest import PAIRS, model_config, random_model, run_config, search_config, tokenizer_config, write_pairs
 from translator.model import Transformer
+from translator.pretrained import load_pretrained
 from translator.search import search
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 from translator.vocabulary import is_narrow, narrow_target
@@ -107,7 +108,7 @@ def test_a_table_learns_from_both_sides_where_only_its_beginning_is_an_output():
     assert not gradient[[*range(40, 50), *range(51, 60)]].any()
 
 
-def test_a_run_trained_with_one_translates(script, tmp_path):
+def test_a_run_trained_with_one_translates(script, tmp_path, capsys):
     """Its folder has two tokenizers, and by default the target's is the smaller."""
     pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     options = [
@@ -121,6 +122,9 @@ def test_a_run_trained_with_one_translates(script, tmp_path):
         translated = script(
             "translate", f"run={tmp_path / 'narrow'}", f"precision={precision}", "search.max_length=5", stdin=b"She sees it.\n")
         assert translated.returncode == 0, translated.stderr.decode()
+    for target, told in (("fr", True), ("de", False)):
+        load_pretrained(str(tmp_path / "narrow"), run_config("init=x", f"data.target={target}"))
+        assert ("warning" in capsys.readouterr().err) == told
     wide = script("train", *options, "name=wide", "tokenizer.narrow_target=false")
     assert wide.returncode == 0, wide.stderr.decode()
     assert (tmp_path / "wide" / "tokenizer.model").is_file()

@@ -109,7 +109,7 @@ class RunFolder:
 
     def require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         """UserError where the run was begun on other data than these."""
-        same = [tokenizer.model for tokenizer in self.load_tokenizers()] == [tokenizer.model for tokenizer in tokenizers]
+        same = all(map(Tokenizer.same_as, self.load_tokenizers(), tokenizers))
         before = self.load_report().get("fingerprint")
         if not same or (before is not None and before != report.get("fingerprint")):
             raise UserError(

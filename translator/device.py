@@ -72,7 +72,7 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 
 
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
-    """A model for decoding alone, its weights in that precision: auto as `resolve_precision` has it.
+    """A model for decoding alone, untied before, its weights in that precision: auto as `resolve_precision` has it.
 
     int8: linear layers by PyTorch's dynamic quantisation, on a CPU: weights once, inputs as they come.
     """

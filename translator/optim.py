@@ -25,7 +25,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: torch.
     matrices, vectors = [p for p in model.parameters() if p.dim() >= 2], [p for p in model.parameters() if p.dim() < 2]
     optimizers: list[Optimizer] = []
     if config.optimizer == "muon":
-        # Of the linear maps, the output projection is often the embedding too, of which a batch touches a few rows.
+        # A projection to the vocabulary is AdamW's, as embeddings are: one that is tied is no linear layer.
         maps = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
         products = torch.bfloat16 if precision == torch.bfloat16 else torch.float32
         optimizers.append(Muon(maps, lr=config.lr, weight_decay=config.weight_decay, precision=products))

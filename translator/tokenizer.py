@@ -144,6 +144,11 @@ class Tokenizer:
         """Each id as the piece a person can read."""
         return [self._processor.id_to_piece(i) for i in ids]
 
+    def same_as(self, other: Tokenizer) -> bool:
+        """Whether its ids mean what they mean in another: their bytes also tell how each was trained, which may differ."""
+        mine, others = ((t.pieces(range(len(t))), t._log_probability, t.tag_ids) for t in (self, other))
+        return mine == others
+
     def save(self, path: Path) -> None:
         path.write_bytes(self.model)
 

@@ -58,7 +58,7 @@ class Translator:
             tokenizers = folder.load_tokenizers()
             if not models:
                 first, longest = tokenizers, folder.longest_source()
-            elif [(t.model, t.tag_ids) for t in tokenizers] != [(t.model, t.tag_ids) for t in first]:
+            elif not all(map(Tokenizer.same_as, tokenizers, first)):
                 raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
             weights = folder.load_weights()
             with torch.device("meta"):  # where a model takes no memory, whatever sizes config.yaml says

@@ -11,6 +11,7 @@ import torch
 from translator.building import by_dotted_name
 from translator.checkpoint import RunFolder, require_fit
 from translator.config import RunConfig
+from translator.console import say
 from translator.errors import UserError
 from translator.model import Transformer
 from translator.pretrained.parts import Pretrained
@@ -24,6 +25,7 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     Dropout and subword sampling are those of `config`, and so are the language tags, but for a run folder.
     """
     if RunFolder(source).config_file.is_file():
+        _warn_of_lacking_pieces(source, config)
         weights = RunFolder(source).load_weights()
         pretrained = dataclasses.replace(without_weights(RunFolder(source), config), weights=weights)
     else:
@@ -34,6 +36,15 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
         model = Transformer(pretrained.model, *map(len, pretrained.tokenizers))
     require_fit(model, pretrained.weights, Path(source))
     return pretrained
+
+
+def _warn_of_lacking_pieces(run: str, config: RunConfig) -> None:
+    """Say so where targets will be spelled in letters, for want of their language's pieces."""
+    saved = RunFolder(run).load_config()
+    new = set(config.data.target.split("+")) - set(saved.data.target.split("+"))
+    if saved.tokenizer.joint and saved.tokenizer.narrow_target and new:
+        say(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
+            "will take many small ones; a run with tokenizer.narrow_target=false has those of its sources too")
 
 
 def without_weights(folder: RunFolder, config: RunConfig) -> Pretrained:

@@ -26,7 +26,7 @@ from tests.test_trainer import metrics, options, rows
 from translator.checkpoint import RunFolder
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.distributed import decide, first, gather, shard, share, together, totals, wholes
+from translator.distributed import decide, divide, first, gather, shard, share, together, totals, wholes
 from translator.errors import UserError
 from translator.files import load_tensors
 from translator.interruption import Interrupted
@@ -149,6 +149,16 @@ def agree() -> None:
     assert decide(lambda: rank) == 0
     items = list(range(10))
     assert gather([item * item for item in share(items)]) == [item * item for item in items]
+    worked_on = []
+
+    def double(rows: torch.Tensor) -> torch.Tensor:
+        worked_on.append(len(rows))
+        return 2 * rows.double().mT.contiguous().mT  # in another precision and layout
+
+    for length in (1, 3, 7):
+        rows = torch.randn(length, 2, 3, generator=torch.Generator().manual_seed(length))
+        assert torch.equal(divide(double, rows), 2 * rows.double())
+    assert worked_on == [1, 1, 3]  # of three processes
 
 
 def fail() -> None:

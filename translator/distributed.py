@@ -6,6 +6,7 @@ Alone, each function here does nothing but give back what it was given.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,6 +121,18 @@ def gather(part: Sequence[T]) -> list[T]:
     parts: list[Any] = [None] * size()
     dist.all_gather_object(parts, list(part))
     return [parts[i % size()][i // size()] for i in range(sum(map(len, parts)))]
+
+
+def divide(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What `work` makes of rows (N, ...), of each by itself and in its shape. Every process works on its share; all get all."""
+    if size() == 1:
+        return work(rows)
+    each = math.ceil(len(rows) / size())
+    rest = rows.new_zeros(each * size() - len(rows), *rows.shape[1:])  # gloo gathers parts of one size
+    mine = work(torch.cat([rows, rest]).view(size(), each, *rows.shape[1:])[rank()]).contiguous()
+    parts = mine.new_empty(size(), *mine.shape)
+    dist.all_gather(list(parts), mine)
+    return parts.flatten(0, 1)[: len(rows)]
 
 
 class SideGroup:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from translator.distributed import held_like, whole
+from translator.distributed import divide, held_like, whole
 
 MOMENTUM = 0.95
 # Steps of the iteration that orthogonalises updates: five are usual, three cost less and train as well here.
@@ -30,7 +31,7 @@ class Muon(Optimizer):
     An update is scaled by 0.2 sqrt(max(m, n)), to the size of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982,
     section 2.2), so that one learning rate serves both. The iteration's products run in `precision`. PyTorch's own Muon, which
     this follows, always takes bf16: on a processor without such units an update of 44 small matrices took it 10 s, not 0.2.
-    Of a matrix held in shards every process makes the whole update, and keeps its part.
+    Several processes share the work, matrix by matrix; of one held in shards each keeps its part.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Muon(Optimizer):
                 momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
                 directions[matrix.shape][matrix] = whole(matrix.grad.lerp(momentum, MOMENTUM))
             for shape, of_shape in directions.items():
-                updates = orthogonalised(torch.stack(list(of_shape.values())), self.precision)
+                updates = divide(partial(orthogonalised, precision=self.precision), torch.stack(list(of_shape.values())))
                 for matrix, update in zip(of_shape, updates, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                     matrix.add_(held_like(update, matrix), alpha=-group["lr"] * 0.2 * math.sqrt(max(shape)))

@@ -1,6 +1,6 @@
 """The processes that train together, as torchrun starts them: who this one is, sums, decisions made once (floor 1).
 
-Alone, each function here does nothing but give back what it was given.
+Alone, a process is given back what it gave, and does all the work itself.
 """
 
 from __future__ import annotations

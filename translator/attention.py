@@ -24,6 +24,8 @@ from translator.positions import RelativeBias, RotaryPositions
 CPU_FUSED_FROM = 512
 # ... but for up to so many sentences, where nothing is masked or trained and calls cost more than what they compute.
 CPU_FUSED_UP_TO = 8
+# Numbers in a CPU's vectors: PyTorch takes the softmax of shorter rows one number at a time, up to fifteen times as slowly.
+VECTORS = {"AVX2": 8, "AVX512": 16}
 # Fewest queries that windowed attention takes together: smaller products do not keep a processor busy.
 WINDOW_BLOCK = 64
 
@@ -34,9 +36,8 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor | None:
 
 
 def keys_mask(allowed: Tensor) -> Tensor | None:
-    """Keys that every query may attend to: (B, S) -> (B, 1, 1, S). None, to spare work, where a CPU sees that it is all."""
-    cheap_to_ask = allowed.device.type == "cpu" and not torch.compiler.is_compiling()
-    return None if cheap_to_ask and allowed.all() else allowed[:, None, None, :]
+    """Keys that every query may attend to: (B, S) -> (B, 1, 1, S). None, to spare work, where it is seen to be all."""
+    return None if _seen_to_be_all(allowed) else allowed[:, None, None, :]
 
 
 def window_mask(
@@ -69,11 +70,11 @@ def scaled_dot_product_attention(
     scores = (queries @ keys.transpose(-2, -1)).float() / math.sqrt(queries.size(-1))
     if bias is not None:
         scores = scores + bias
-    if mask is not None:
-        scores = scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(dim=-1)  # in float32, whatever the inputs: half-precision sums lose long rows
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0.0)  # a row of masked keys alone came out uniform: make it zero
+    if mask is not None:  # to add costs a CPU less than to fill
+        scores = scores + torch.where(mask, 0.0, torch.finfo(scores.dtype).min)
+    weights = _softmax(scores)  # in float32, whatever the inputs: half-precision sums lose long rows
+    if mask is not None and not _seen_to_be_all(seeing := mask.any(dim=-1, keepdim=True)):
+        weights = weights.masked_fill(~seeing, 0.0)  # a row of masked keys alone came out uniform: make it zero
     return dropout(weights, dropout_p).to(values.dtype) @ values, weights
 
 
@@ -262,6 +263,19 @@ class MultiHeadAttention(nn.Module):
         window = key_length if self.window is None else self.window
         local = window_mask(length, key_length, window=window, causal=self.causal, device=device)
         return local if mask is None else mask & local
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Over the last dimension; rows too short for a CPU's vectors are filled up meanwhile."""
+    missing = VECTORS.get(torch.backends.cpu.get_cpu_capability(), 0) - scores.size(-1)
+    if missing <= 0 or scores.device.type != "cpu" or torch.compiler.is_compiling():
+        return scores.softmax(dim=-1)
+    return F.pad(scores, (0, missing), value=-torch.inf).softmax(dim=-1)[..., :-missing]
+
+
+def _seen_to_be_all(allowed: Tensor) -> bool:
+    """Whether all are allowed. False where it cannot be seen without waiting for a device, or in a graph."""
+    return allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(allowed.all())
 
 
 def _join_heads(heads: Tensor) -> Tensor:

@@ -39,6 +39,8 @@ GPU_PRODUCTS = 50
 FLOAT32_ERROR = 1e-5
 # How allocators that have no exception of their own say it.
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+# Products whose code oneDNN keeps, where it would keep 1,024: batches of all lengths have a few thousand, some 0.5 MB each.
+KEPT_PRODUCTS = 2**12
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, and growth in steps of 256 MiB.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -119,6 +121,7 @@ def _by_columns(weight: Tensor) -> Tensor:
 def tune_cpu() -> None:
     """What makes PyTorch fast on a CPU and holds for a whole process: a script's to choose, not a library's."""
     keep_freed_memory()
+    keep_written_products()
     multiply_by_onednn()
 
 
@@ -133,6 +136,14 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
         mallopt(M_TOP_PAD, 1 << 28)
+
+
+def keep_written_products() -> None:
+    """Have oneDNN keep the code that it writes for each shape of a product, as many as a training has shapes of batches.
+
+    It reads the setting at its first product. For bf16, where writing took ten times as long as multiplying.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_PRODUCTS))
 
 
 def multiply_by_onednn() -> None:

@@ -15,8 +15,11 @@ from torch.nn import functional as F
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
+# Tokens at once are a multiple of this, with zeros after the last: for each new shape of a bf16 product oneDNN writes code first,
+# which took ten times as long as the product, at every other update.
+TOKENS_TOGETHER = 2**6
 # Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
-SOFTMAXES_AT_ONCE = {"cpu": 2**6}
+SOFTMAXES_AT_ONCE = {"cpu": 2**5}
 
 
 def projected_cross_entropy(
@@ -74,10 +77,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // len(hidden))
         for start in range(0, len(targets), tokens_at_once):
             chunk = slice(start, start + tokens_at_once)
-            h = hidden[:, chunk].to(dtype)
+            tokens = len(targets[chunk])
+            h = F.pad(hidden[:, chunk].to(dtype), (0, 0, 0, -tokens % TOKENS_TOGETHER))
             logits = F.linear(h, words, None if bias is None else bias.to(dtype))
             for part, targets_of_part in zip(
-                    logits.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once), strict=True):
+                    logits[:, :tokens].split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once), strict=True):
                 loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, smoothing, r_drop)
                 loss += loss_of_part
                 nll += nll_of_part
@@ -85,9 +89,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 # No product of matrices: autocast would take that in half precision, whose numbers end at 65,504.
                 loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) * sum_of_words).sum()
                 if bias is not None:
-                    loss -= uniform * h[..., 0].numel() * bias.sum()
+                    loss -= uniform * len(hidden) * tokens * bias.sum()
             if hidden_gradient is not None and weight_gradient is not None:
-                hidden_gradient[:, chunk] = logits @ words - uniform * sum_of_words
+                logits[:, tokens:] = 0
+                hidden_gradient[:, chunk] = (logits @ words)[:, :tokens] - uniform * sum_of_words
                 weight_gradient += logits.flatten(0, 1).T @ h.flatten(0, 1)
                 if bias_gradient is not None:
                     bias_gradient += logits.sum((0, 1), dtype=torch.float32)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from translator.attention import (
     CPU_FUSED_FROM,
+    WORTH_LENGTHENING,
     MultiHeadAttention,
     fused_attention,
     padding_mask,
@@ -75,6 +76,15 @@ def test_formula_and_fused_path_agree_with_torch(padding, causal, window, biased
     torch.testing.assert_close(weights @ v, output)
 
 
+@pytest.mark.parametrize("key_length", [1, 3, 7, 8, 9, 15, 16, 17])
+def test_rows_shorter_than_a_processor_likes_are_weighed_alike(key_length):
+    q, k, v = qkv(WORTH_LENGTHENING, key_length)
+    ours, _ = scaled_dot_product_attention(q, k, v)
+    theirs = F.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(x.square().mean(), (q, k, v)) for x in (ours, theirs)))
+
+
 def test_causal_flag_is_the_causal_mask():
     q, k, v = qkv(6, 6)
     torch.testing.assert_close(fused_attention(q, k, v, causal=True), fused_attention(q, k, v, mask=causal_mask(6, 6)))
@@ -83,12 +93,13 @@ def test_causal_flag_is_the_causal_mask():
 @pytest.mark.parametrize("attend", [lambda *a, **o: scaled_dot_product_attention(*a, **o)[0], fused_attention])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("biased", [False, True])
-def test_rows_that_may_see_nothing_are_zero_forward_and_backward(attend, dtype, biased):
-    q, k, v = qkv(5, 6, dtype)
-    mask = torch.rand(B, 1, 5, 6) < 0.5
+@pytest.mark.parametrize("length", [5, 50])  # of which the softmax is taken as it is, and with the rows lengthened
+def test_rows_that_may_see_nothing_are_zero_forward_and_backward(attend, dtype, biased, length):
+    q, k, v = qkv(length, 6, dtype)
+    mask = torch.rand(B, 1, length, 6) < 0.5
     mask[0] = False  # a sentence of padding alone
     mask[1, :, 2] = False
-    bias = torch.randn(1, H, 5, 6) if biased else None
+    bias = torch.randn(1, H, length, 6) if biased else None
     output = attend(q, k, v, mask=mask, bias=bias)
     assert not output[0].any()
     assert not output[1, :, 2].any()

@@ -26,6 +26,8 @@ CPU_FUSED_FROM = 512
 CPU_FUSED_UP_TO = 8
 # Numbers in a CPU's vectors: PyTorch takes the softmax of shorter rows one number at a time, up to fifteen times as slowly.
 VECTORS = {"AVX2": 8, "AVX512": 16}
+# Fewer numbers than these are had sooner one by one than lengthened.
+WORTH_LENGTHENING = 2**9
 # Fewest queries that windowed attention takes together: smaller products do not keep a processor busy.
 WINDOW_BLOCK = 64
 
@@ -266,9 +268,11 @@ class MultiHeadAttention(nn.Module):
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    """Over the last dimension; rows too short for a CPU's vectors are filled up meanwhile."""
-    missing = VECTORS.get(torch.backends.cpu.get_cpu_capability(), 0) - scores.size(-1)
-    if missing <= 0 or scores.device.type != "cpu" or torch.compiler.is_compiling():
+    """Over the last dimension; rows too short for a CPU's vectors are lengthened meanwhile."""
+    missing = 0
+    if scores.device.type == "cpu" and scores.numel() >= WORTH_LENGTHENING and not torch.compiler.is_compiling():
+        missing = VECTORS.get(torch.backends.cpu.get_cpu_capability(), 0) - scores.size(-1)
+    if missing <= 0:
         return scores.softmax(dim=-1)
     return F.pad(scores, (0, missing), value=-torch.inf).softmax(dim=-1)[..., :-missing]
 

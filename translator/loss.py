@@ -15,8 +15,8 @@ from torch.nn import functional as F
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
-# Tokens at once are a multiple of this, with zeros after the last: for each new shape of a bf16 product oneDNN writes code first,
-# which took ten times as long as the product, at every other update.
+# Tokens at once are a multiple of this, zeros among them: for each new shape of a bf16 product oneDNN first writes code, which
+# took ten times as long as the product, and an update's last tokens are ever another number.
 TOKENS_TOGETHER = 2**6
 # Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
 SOFTMAXES_AT_ONCE = {"cpu": 2**5}

@@ -73,6 +73,12 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
+def as_products_take(x: Tensor) -> Tensor:
+    """x in the precision that `autocast` runs products in: converted here once, and not by every product that takes it."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
     """A model for decoding alone, untied before, its weights in that precision: auto as `resolve_precision` has it.
 

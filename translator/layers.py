@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
+from translator.device import as_products_take
 from translator.dropout import Dropout
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past
@@ -61,14 +62,14 @@ class PreNorm(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + self.dropout(function(self.norm(x)))
+        return x + self.dropout(function(as_products_take(self.norm(x))))
 
 
 class PostNorm(PreNorm):
     """norm(x + dropout(f(x))): Vaswani et al. 2017, section 3.1."""
 
     def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.norm(x + self.dropout(function(x)))
+        return self.norm(x + self.dropout(function(as_products_take(x))))
 
 
 class EncoderLayer(nn.Module):

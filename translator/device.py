@@ -39,7 +39,7 @@ GPU_PRODUCTS = 50
 FLOAT32_ERROR = 1e-5
 # How allocators that have no exception of their own say it.
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-# Products whose code oneDNN keeps, where it would keep 1,024: batches of all lengths have a few thousand, some 0.5 MB each.
+# Products whose code oneDNN keeps, where it would keep 1,024: batches of all lengths have a few thousand, of 0.8 MB each.
 KEPT_PRODUCTS = 2**12
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, and growth in steps of 256 MiB.

@@ -57,7 +57,7 @@ def main() -> None:
         before, after = map(load_report, options.compare)
         print("\n".join(compare(before, after)))
         return
-    tune_cpu()
+    tune_cpu(training=options.run is None)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
     require_fresh(config)

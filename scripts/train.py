@@ -50,7 +50,7 @@ def main(composed: DictConfig) -> None:
     with one_line_errors():  # no decorator: launchers of Hydra's pickle this function
         config = from_hydra(RunConfig, composed)
         named = [override.split("=")[0] for override in HydraConfig.get().overrides.task]
-        tune_cpu()
+        tune_cpu(training=True)
         folder = RunFolder(Path(config.runs) / config.name)
         with (
             together(config.device, minutes=config.train.timeout_minutes),

@@ -33,6 +33,7 @@ def chunks(request, monkeypatch):
     tokens, softmaxes = request.param
     monkeypatch.setitem(loss_module.TOKENS_AT_ONCE, "cpu", tokens)
     monkeypatch.setitem(loss_module.SOFTMAXES_AT_ONCE, "cpu", softmaxes)
+    monkeypatch.setattr(loss_module, "TOKENS_TOGETHER", 4)
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)

@@ -179,9 +179,14 @@ def test_any_length_works(positions):
 
 def test_bf16_autocast_stays_close(pair):
     model = random_model()
+    exact = model(*pair)
     with autocast(torch.device("cpu"), torch.bfloat16):
         half = model(*pair)
-    torch.testing.assert_close(half.float(), model(*pair), atol=0.15, rtol=0.1)
+    torch.testing.assert_close(half.float(), exact, atol=0.15, rtol=0.1)
+    weights = list(model.parameters())
+    gradients, wanted = (torch.autograd.grad(logits.float().logsumexp(-1).sum(), weights) for logits in (half, exact))
+    for gradient, of_exact in zip(gradients, wanted, strict=True):
+        assert (gradient - of_exact).norm() < 0.1 * of_exact.norm() + 1e-3
 
 
 def test_tying_shares_what_it_says():

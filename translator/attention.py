@@ -72,11 +72,15 @@ def scaled_dot_product_attention(
     scores = (queries @ keys.transpose(-2, -1)).float() / math.sqrt(queries.size(-1))
     if bias is not None:
         scores = scores + bias
-    if mask is not None:  # to add costs a CPU less than to fill
-        scores = scores + torch.where(mask, 0.0, torch.finfo(scores.dtype).min)
+    if mask is not None:
+        # The lowest number swallows any score, and a CPU adds it sooner than it fills it in. Minus infinity would make NaN below.
+        forbidden = torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, torch.finfo(scores.dtype).min)
+        scores = scores.add_(forbidden)
     weights = _softmax(scores)  # in float32, whatever the inputs: half-precision sums lose long rows
-    if mask is not None and not _seen_to_be_all(seeing := mask.any(dim=-1, keepdim=True)):
-        weights = weights.masked_fill(~seeing, 0.0)  # a row of masked keys alone came out uniform: make it zero
+    if mask is not None:
+        seeing = mask.any(dim=-1, keepdim=True)
+        if not _seen_to_be_all(seeing):
+            weights = weights.masked_fill(~seeing, 0.0)  # a row of masked keys alone came out uniform: make it zero
     return dropout(weights, dropout_p).to(values.dtype) @ values, weights
 
 
@@ -270,7 +274,7 @@ class MultiHeadAttention(nn.Module):
 def _softmax(scores: Tensor) -> Tensor:
     """Over the last dimension; rows too short for a CPU's vectors are lengthened meanwhile."""
     missing = 0
-    if scores.device.type == "cpu" and scores.numel() >= WORTH_LENGTHENING and not torch.compiler.is_compiling():
+    if scores.device.type == "cpu" and not torch.compiler.is_compiling() and scores.numel() >= WORTH_LENGTHENING:
         missing = VECTORS.get(torch.backends.cpu.get_cpu_capability(), 0) - scores.size(-1)
     if missing <= 0:
         return scores.softmax(dim=-1)

@@ -129,7 +129,7 @@ def first_start(config: RunConfig) -> Reading:
 
 def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     """Seconds from `launched`, by time.time, to the end of the first update on a prepared corpus, and the peak in GiB."""
-    tune_cpu()
+    tune_cpu(training=True)
     device = resolve_device(config.device)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)

@@ -39,8 +39,8 @@ GPU_PRODUCTS = 50
 FLOAT32_ERROR = 1e-5
 # How allocators that have no exception of their own say it.
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-# Products whose code oneDNN keeps, where it would keep 1,024: batches of all lengths have a few thousand, of 0.8 MB each.
-KEPT_PRODUCTS = 2**12
+# Kernels that oneDNN keeps in training, instead of 1,024: batches of all lengths want a few thousand, of 0.8 MB each.
+KEPT_KERNELS = 2**12
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, and growth in steps of 256 MiB.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -73,8 +73,8 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
-def as_products_take(x: Tensor) -> Tensor:
-    """x in the precision that `autocast` runs products in: converted here once, and not by every product that takes it."""
+def in_product_precision(x: Tensor) -> Tensor:
+    """x as `autocast` would convert it for each product that takes it: here once for all of them."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
@@ -124,10 +124,11 @@ def _by_columns(weight: Tensor) -> Tensor:
     return weight.T.contiguous().T
 
 
-def tune_cpu() -> None:
+def tune_cpu(*, training: bool = False) -> None:
     """What makes PyTorch fast on a CPU and holds for a whole process: a script's to choose, not a library's."""
     keep_freed_memory()
-    keep_written_products()
+    if training:
+        keep_kernels()
     multiply_by_onednn()
 
 
@@ -135,7 +136,7 @@ def keep_freed_memory() -> None:
     """Have glibc keep the memory of freed tensors for the next ones, instead of giving it back to the system.
 
     By default every large result is mapped afresh, page by page, which can cost a CPU as much as computing it. Does nothing
-    on other C libraries.
+    on other C libraries, nor where another allocator has been preloaded (see Makefile).
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
@@ -144,12 +145,12 @@ def keep_freed_memory() -> None:
         mallopt(M_TOP_PAD, 1 << 28)
 
 
-def keep_written_products() -> None:
-    """Have oneDNN keep the code that it writes for each shape of a product, as many as a training has shapes of batches.
+def keep_kernels() -> None:
+    """Have oneDNN keep the code that it writes for every shape of a product, for as many as come again epoch by epoch.
 
-    It reads the setting at its first product. For bf16, where writing took ten times as long as multiplying.
+    To write it took ten times as long as the product, in bf16. oneDNN reads the setting at its first product.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_PRODUCTS))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_KERNELS))
 
 
 def multiply_by_onednn() -> None:

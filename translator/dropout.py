@@ -21,7 +21,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= round(p * 2**16) - 2**15
     wide = torch.promote_types(x.dtype, torch.float32)
-    # As factors of x's type: to multiply by booleans takes a CPU three times as long, forward and backward.
+    # As floats, which training holds at four times the memory: to multiply by booleans takes a CPU three times as long.
     return x.to(wide) * kept.to(wide).mul_(1 / (1 - p))
 
 

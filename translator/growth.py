@@ -140,7 +140,7 @@ def _cost_of(
     make_step: Callable[[torch.device, torch.dtype], Callable[[], float]], config: RunConfig, tokens: int
 ) -> Cost:
     """The cost of a step on so many tokens, and the memory of making it too."""
-    tune_cpu()
+    tune_cpu(training=True)
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
     before = peak_memory(device)

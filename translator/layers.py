@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
-from translator.device import as_products_take
+from translator.device import in_product_precision
 from translator.dropout import Dropout
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past
@@ -62,14 +62,14 @@ class PreNorm(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + self.dropout(function(as_products_take(self.norm(x))))
+        return x + self.dropout(function(in_product_precision(self.norm(x))))
 
 
 class PostNorm(PreNorm):
     """norm(x + dropout(f(x))): Vaswani et al. 2017, section 3.1."""
 
     def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.norm(x + self.dropout(function(as_products_take(x))))
+        return self.norm(x + self.dropout(function(in_product_precision(x))))
 
 
 class EncoderLayer(nn.Module):
@@ -108,7 +108,7 @@ class DecoderLayer(nn.Module):
         Returns (B, T, D), and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask: it
         comes last, where causality hides it from every real token.
         """
-        keys, values = self.cross_attention.keys_values(memory)
+        keys, values = self.cross_attention.keys_values(in_product_precision(memory))
         return self._layer(
             x, lambda h: self.self_attention(h)[0],
             lambda h: self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights))

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
-# Tokens at once are a multiple of this, zeros among them: for each new shape of a bf16 product oneDNN first writes code, which
-# took ten times as long as the product, and an update's last tokens are ever another number.
-TOKENS_TOGETHER = 2**6
 # Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
 SOFTMAXES_AT_ONCE = {"cpu": 2**5}
+# An update's last tokens are ever another number; rows of zeros make it a multiple of this, so that products have few shapes
+# (`keep_kernels` in translator/device.py tells why).
+TOKENS_TOGETHER = 2**6
 
 
 def projected_cross_entropy(
@@ -91,11 +91,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 if bias is not None:
                     loss -= uniform * len(hidden) * tokens * bias.sum()
             if hidden_gradient is not None and weight_gradient is not None:
-                logits[:, tokens:] = 0
                 hidden_gradient[:, chunk] = (logits @ words)[:, :tokens] - uniform * sum_of_words
                 weight_gradient += logits.flatten(0, 1).T @ h.flatten(0, 1)
                 if bias_gradient is not None:
-                    bias_gradient += logits.sum((0, 1), dtype=torch.float32)
+                    bias_gradient += logits[:, :tokens].sum((0, 1), dtype=torch.float32)
         if hidden_gradient is not None and weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         return loss, nll

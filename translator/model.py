@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from translator.attention import keys_mask, padding_mask
 from translator.config import ModelConfig
-from translator.device import as_products_take
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
@@ -176,7 +175,7 @@ class Transformer(nn.Module):
         x = self.source_embedding(source)
         for layer in self.encoder:
             x = layer(x, mask)
-        return as_products_take(self.encoder_norm(x))
+        return self.encoder_norm(x)
 
     def decode(
         self, target: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False

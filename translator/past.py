@@ -95,7 +95,7 @@ class Past:
 class KeyValueCache:
     """One layer's keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side.
 
-    Each (B, H, room, K), by the entries of a `Past`; anything where none is taken.
+    Each (B, H, room, K), by the entries of a `Past`; anything finite where none is taken.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        # The lowest number swallows any score, and a CPU adds it sooner than it fills it in. Minus infinity would make NaN below.
+        # The lowest number swallows any score; a CPU adds it sooner than it fills it in. Minus infinity would make NaN below.
         forbidden = torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, torch.finfo(scores.dtype).min)
         scores = scores.add_(forbidden)
     weights = _softmax(scores)  # in float32, whatever the inputs: half-precision sums lose long rows

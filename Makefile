@@ -30,7 +30,7 @@ help: ## Show this list
 # PyTorch's threads spin while they wait for each other; beside busy programs a training that spins less is twice as fast.
 train: export GOMP_SPINCOUNT ?= 10000
 # An allocator that is quick at large tensors of all sizes, where the system has it (docs/speed.md).
-train bench growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
+train evaluate translate serve bench growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
 train: $(READY) $(if $(findstring init=,$(ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
 

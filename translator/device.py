@@ -125,7 +125,10 @@ def _by_columns(weight: Tensor) -> Tensor:
 
 
 def tune_cpu(*, training: bool = False) -> None:
-    """What makes PyTorch fast on a CPU and holds for a whole process: a script's to choose, not a library's."""
+    """What makes PyTorch fast on a CPU and holds for a whole process: a script's to choose, not a library's.
+
+    training: shapes of products come again, epoch by epoch (`keep_kernels`).
+    """
     keep_freed_memory()
     if training:
         keep_kernels()

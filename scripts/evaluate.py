@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
@@ -27,24 +28,28 @@ def main(composed: DictConfig) -> None:
     tune_cpu()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
-    runs = list(chosen_runs(config.run, config.runs))
-    if config.against:
-        runs.insert(0, Path(config.against))  # the baseline comes first
-    require_comparable(runs, config.direction)
-    name, sources, references = test_set(config, runs[-1])
-    language = language_of(RunFolder(runs[-1]), config.direction)
+    runs = chosen_runs(config.run, config.runs)  # several translate together
+    teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
+    require_comparable([run for team in teams for run in team], config.direction)
+    name, sources, references = test_set(config, runs[0])
+    language = language_of(RunFolder(runs[0]), config.direction)
     systems: list[tuple[str, Evaluation]] = []
-    for run in runs:
-        translator = Translator(run, device=config.device, precision=config.precision)
-        evaluation = evaluate(translator, sources_for(run, sources, config.direction), references, config.search, language)
-        # The rival's lies with this run's too: in its own folder stand its scores on its own data.
-        folder = runs[-1] / (f"evaluation-{name}" if run is runs[-1] else f"evaluation-{name}-of-{run.resolve().name}")
-        print(f"{run} on {name}: {describe(evaluation, worst=config.worst)}")
+    for team in teams:
+        translator = Translator(*team, device=config.device, precision=config.precision)
+        evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
+        label, folder = " + ".join(map(str, team)), runs[0] / folder_name(name, team, own=team is runs)
+        print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
         evaluation.save(folder)
         print(f"written to {folder}")
-        systems.append((str(run), evaluation))
+        systems.append((label, evaluation))
     if config.against:
         print(describe_comparison(compare(systems)))
+
+
+def folder_name(name: str, team: Sequence[Path], *, own: bool) -> str:
+    """Of an evaluation in the first run's folder. A rival's lies there too: in its own stand its scores on its own data."""
+    others = "-".join(run.resolve().name for run in (team[1:] if own else team))
+    return f"evaluation-{name}" + (f"-{'with' if own else 'of'}-{others}" if others else "")
 
 
 def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:

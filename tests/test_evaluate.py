@@ -78,6 +78,21 @@ def test_a_run_against_another(script, run_folder, files):
     assert "p = 1.0000" in result.stdout.decode()
 
 
+def test_runs_that_translate_together_against_one_of_them(script, run_folder, trained_folder, files, tmp_path):
+    """They are scored as `run=[a,b]` translates, in a folder of their own."""
+    first = shutil.copytree(trained_folder, tmp_path / "first", ignore=shutil.ignore_patterns("evaluation-*"))
+    together = f"[{first},{run_folder}]"
+    result = evaluate_script(script, together, f"against={first}", *pair_of(files), "worst=0")
+    assert result.returncode == 0, result.stderr
+    assert f"{first} + {run_folder} on test.en: 24 sentences" in result.stdout.decode()
+    translated = script("translate", f"run={together}", *SHORT, stdin="\n".join(SOURCES).encode(), OMP_NUM_THREADS="1")
+    own, alone = (
+        (first / f"evaluation-test.en-{others}" / "hypothesis.txt").read_bytes()
+        for others in (f"with-{run_folder.name}", "of-first"))
+    assert own == translated.stdout != alone
+    assert not (first / "evaluation-test.en").exists()
+
+
 def test_comparison_and_limits_in_words(run_folder):
     translator = Translator(run_folder, device="cpu")
     short = evaluate(translator, SOURCES, REFERENCES, search_config(max_length=1), "de")

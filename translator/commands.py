@@ -14,14 +14,12 @@ from translator.config import SearchConfig, require
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringConfig:
-    """Which run is scored, on which sentences of its own data, and against which other run."""
+    """Which sentences of a run's own data it is scored on."""
 
-    run: str | None
     runs: str
     split: Literal["train", "validation", "test"]
     source: str | None
     target: str | None
-    against: str | None
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["auto", "fp32", "bf16", "int8"]
     search: SearchConfig
@@ -39,6 +37,8 @@ class ScoringConfig:
 class EvaluateConfig(ScoringConfig):
     """What `scripts/evaluate.py` composes: conf/evaluate.yaml."""
 
+    run: str | tuple[str, ...] | None
+    against: str | tuple[str, ...] | None
     source_file: str | None
     reference_file: str | None
     worst: int
@@ -50,6 +50,8 @@ class EvaluateConfig(ScoringConfig):
         require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
         require(self.split == "test" or self.source_file is None, "split", "means nothing for files")
         require(self.worst >= 0, "worst", "must be at least 0")
+        for name in ("run", "against"):
+            require(getattr(self, name) != (), name, "names no run folder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,8 @@ class ServeConfig:
 class ReportConfig(ScoringConfig):
     """What `scripts/report.py` composes: conf/report.yaml."""
 
+    run: str | None
+    against: str | None
     output: str | None
     examples: int
 

@@ -23,6 +23,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
 from translator.alignment import align_words
@@ -31,7 +32,6 @@ from translator.checkpoint import RunFolder, weights_of
 from translator.errors import UserError
 from translator.files import save_tensors
 from translator.mbr import by_expected_score
-from translator.metrics import sentence_score
 from translator.search.forced import rate
 from translator.search.phrases import holds
 from translator.sentences import split_sentences
@@ -217,9 +217,9 @@ def test_a_broken_terminology_is_named_by_line(tmp_path):
 
 
 def test_minimum_bayes_risk_takes_the_candidate_most_like_the_others(translator):
-    candidates = ["der Hund bellt laut", "der Hund bellt", "eine Katze", "der Hund bellt sehr laut"]
-    for metric in ("chrf", "bleu"):
-        mean = {c: sum(sentence_score(metric, c, other) for other in candidates) for c in candidates}
+    candidates = ["der Hund bellt laut", "der Hund bellt", "", "eine Katze", "der Hund bellt sehr laut"]
+    for metric, own in (("chrf", CHRF()), ("bleu", BLEU(effective_order=True))):
+        mean = {c: sum(own.sentence_score(c, [other]).score for other in candidates) for c in candidates}
         assert by_expected_score(candidates, metric) == sorted(candidates, key=lambda c: -mean[c])
     assert by_expected_score(["a b c", "x y z", "x y z"], "chrf")[0] == "x y z"  # drawn twice, it counts twice
     texts = translator.translate(SOURCES[:2], options(beam_size=4, n_best=4))

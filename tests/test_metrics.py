@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from translator.metrics import LENGTH_BOUNDS, better, paired_bootstrap, score, scores_by_length, sentence_score
+from translator.metrics import LENGTH_BOUNDS, better, paired_bootstrap, score, scores_by_length, sentence_scores
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]
@@ -84,7 +84,7 @@ def test_groups_are_scored_by_themselves_and_empty_ones_left_out() -> None:
 
 
 def test_sentence_chrf_ranks_bad_below_good() -> None:
-    bad, worse, good = (sentence_score("chrf", text, "Haus") for text in ("Hauz", "", "Haus"))
+    bad, worse, good = sentence_scores("chrf", ["Hauz", "", "Haus"], "Haus")
     assert worse < bad < good == 100
 
 

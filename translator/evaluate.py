@@ -16,7 +16,7 @@ from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.files import write_text
 from translator.languages import split_tag
-from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_score
+from translator.metrics import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_scores
 from translator.translate import Translator, as_line
 from translator.translation import Translation
 
@@ -48,7 +48,7 @@ class Evaluation:
     def worst(self, count: int) -> list[tuple[float, str, str, str]]:
         """The (chrF, source, hypothesis, reference) of the sentences with the lowest sentence chrF."""
         rows = zip(self.sources, self.hypotheses, self.references, strict=True)
-        return sorted((sentence_score("chrf", h, r), s, h, r) for s, h, r in rows)[:count]
+        return sorted((sentence_scores("chrf", [h], r)[0], s, h, r) for s, h, r in rows)[:count]
 
     def save(self, folder: Path) -> None:
         """Write source.txt, reference.txt, hypothesis.txt and scores.json.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from translator.metrics import SentenceMetric, sentence_score
+from translator.metrics import SentenceMetric, sentence_scores
 
 
 def by_expected_score(candidates: Sequence[str], metric: SentenceMetric) -> list[str]:
@@ -17,7 +17,8 @@ def by_expected_score(candidates: Sequence[str], metric: SentenceMetric) -> list
     Every candidate is held to be as likely as any other, so one that was drawn twice counts twice.
     """
     counts = Counter(candidates)
-    expected = {
-        candidate: sum(times * sentence_score(metric, candidate, reference) for reference, times in counts.items())
-        for candidate in counts}
+    expected = dict.fromkeys(counts, 0.0)
+    for reference, times in counts.items():
+        for candidate, score in zip(counts, sentence_scores(metric, list(counts), reference), strict=True):
+            expected[candidate] += times * score
     return sorted(counts, key=lambda candidate: -expected[candidate])

@@ -6,9 +6,10 @@ Post 2018, "A Call for Clarity in Reporting BLEU Scores", https://arxiv.org/abs/
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from sacrebleu.metrics import BLEU, CHRF, TER
@@ -26,7 +27,7 @@ TOKENIZERS = {
 
 SentenceMetric = Literal["chrf", "bleu"]
 # BLEU of a sentence counts the orders of n-grams that it is long enough to have.
-SENTENCE_METRICS: dict[SentenceMetric, Any] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
+SENTENCE_METRICS: dict[SentenceMetric, Callable[..., Any]] = {"chrf": CHRF, "bleu": partial(BLEU, effective_order=True)}
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,13 @@ def scores_by_length(
     return scores
 
 
-def sentence_score(metric: SentenceMetric, hypothesis: str, reference: str) -> float:
-    """Score of one sentence. chrF, unlike BLEU, tells bad from worse where no word sequence matches."""
-    return SENTENCE_METRICS[metric].sentence_score(hypothesis, [reference]).score
+def sentence_scores(metric: SentenceMetric, hypotheses: Sequence[str], reference: str) -> list[float]:
+    """Score of each sentence against one reference, whose n-grams are counted once.
+
+    chrF, unlike BLEU, tells bad from worse where no word sequence matches.
+    """
+    against = SENTENCE_METRICS[metric](references=[[reference]])
+    return [against.corpus_score([hypothesis], None).score for hypothesis in hypotheses]
 
 
 def paired_bootstrap(

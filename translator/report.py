@@ -30,7 +30,7 @@ from translator.evaluate import Evaluation, compare, evaluate
 from translator.files import write_bytes, write_text
 from translator.held_out import held_out, language_of, require_comparable, sources_for
 from translator.lines import Line, notices
-from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_score
+from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_scores
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID
@@ -210,10 +210,10 @@ def examples(evaluations: Sequence[Evaluation]) -> Iterator[Example]:
     for number in range(len(evaluations[0].sources) if evaluations else 0):
         source, reference = evaluations[0].sources[number], evaluations[0].references[number]
         translations = [evaluation.translations[number] for evaluation in evaluations]
+        scores = sentence_scores("chrf", [translation.text for translation in translations], reference)
         yield Example(source, reference, tuple(
-            Output(translation.text, sentence_score("chrf", translation.text, reference),
-                   tuple(notices(Line(Request(source)), translation)))
-            for translation in translations))
+            Output(translation.text, score, tuple(notices(Line(Request(source)), translation)))
+            for translation, score in zip(translations, scores, strict=True)))
 
 
 def maps_of(run: Run) -> Iterator[Map]:

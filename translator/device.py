@@ -73,10 +73,15 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
+def product_precision(x: Tensor) -> torch.dtype:
+    """That in which x is multiplied here: `autocast`'s, or its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def in_product_precision(x: Tensor) -> Tensor:
     """x as `autocast` would convert it for each product that takes it: here once for all of them."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    return x.to(product_precision(x))
 
 
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from translator.device import product_precision
+
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
@@ -37,10 +39,10 @@ def projected_cross_entropy(
     The projection is part of the function so that the logits, (N, V) and often the largest tensor of all, never exist whole:
     it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
     """
-    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else hidden.dtype
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     passes = hidden.unflatten(0, (len(hidden) // max(1, len(targets)) or 1, len(targets)))
-    loss, nll = _ProjectedCrossEntropy.apply(passes, weight, bias, targets, smoothing, r_drop, dtype, needs_gradient)
+    loss, nll = _ProjectedCrossEntropy.apply(
+        passes, weight, bias, targets, smoothing, r_drop, product_precision(hidden), needs_gradient)
     return loss / len(passes), nll.detach() / len(passes)
 
 

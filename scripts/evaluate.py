@@ -33,9 +33,10 @@ def main(composed: DictConfig) -> None:
     require_comparable([run for team in teams for run in team], config.direction)
     name, sources, references = test_set(config, runs[0])
     language = language_of(RunFolder(runs[0]), config.direction)
+    # All before the first sentence, so that no mistake comes to light after minutes.
+    translators = [Translator(*team, device=config.device, precision=config.precision) for team in teams]
     systems: list[tuple[str, Evaluation]] = []
-    for team in teams:
-        translator = Translator(*team, device=config.device, precision=config.precision)
+    for team, translator in zip(teams, translators, strict=True):
         evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
         label, folder = " + ".join(map(str, team)), runs[0] / folder_name(name, team, own=team is runs)
         print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")

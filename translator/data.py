@@ -284,8 +284,8 @@ def _cached(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
         if not folder.is_dir():
             partial = cache / f".{name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
             try:
+                partial.mkdir()
                 make(partial)
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)

@@ -222,14 +222,12 @@ class MultiHeadAttention(nn.Module):
         """
         queries, keys, values = (self._split_heads(rows.unpack(W(x))) for W in (self.W_q, self.W_k, self.W_v))
         cache.write(self._turn(keys, past.now), values, past)
-        keys, values, mask, positions = cache.keys, cache.values, past.mask, past.positions
-        if mask is None or self.window is not None:  # the rest is not taken or out of reach
-            first = 0 if self.window is None else int(
-                torch.searchsorted(positions[: past.entries], past.length - 1 - self.window))
-            near = slice(first, past.entries)
-            keys, values, positions = keys[:, :, near], values[:, :, near], positions[near]
-            mask = None if mask is None else mask[..., near]
-        bias = None if self.relative is None else self.relative(past.now, positions)
+        first = 0 if self.window is None else int(
+            torch.searchsorted(past.positions[: past.entries], past.length - 1 - self.window))
+        near = slice(first, past.reach)
+        keys, values, mask = cache.keys[:, :, near], cache.values[:, :, near], past.mask
+        mask = None if mask is None else mask[..., first:]
+        bias = None if self.relative is None else self.relative(past.now, past.positions[near])
         heads, _ = self._weigh(self._turn(queries, past.now), keys, values, mask, bias)
         return self.W_o(rows.pack(heads))
 

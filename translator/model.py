@@ -19,7 +19,7 @@ from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
-from translator.past import KeyValueCache, Past
+from translator.past import KeyValueCache, Past, only
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 
@@ -88,7 +88,7 @@ class DecoderState:
         """Keep only these sentences (B',), in this order."""
         for cache in self.caches:
             cache.select(sentences)
-        self.memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
+        self.memory = [(only(keys, sentences), only(values, sentences)) for keys, values in self.memory]
         self.mask = None if self.mask is None else self.mask[sentences]
         self.past.select(sentences)
         if self.coverage is not None:

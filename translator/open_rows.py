@@ -14,9 +14,12 @@ class OpenRows:
     """
 
     def __init__(self, sentences: int, hypotheses: int, chosen: Tensor | None = None) -> None:
-        """chosen (N,): numbers in 0 .. B x K - 1, rising; None: all."""
+        """chosen (N,): one or more of the numbers 0 to B x K - 1, rising; None: all."""
         self.shape = (sentences, hypotheses)
         self.chosen = chosen
+        if chosen is not None:  # the row of each of the B x K, the first where it has none
+            self._row = torch.zeros(sentences * hypotheses, dtype=torch.long, device=chosen.device)
+            self._row[chosen] = torch.arange(len(chosen), device=chosen.device)
 
     def __len__(self) -> int:
         return self.shape[0] * self.shape[1] if self.chosen is None else len(self.chosen)
@@ -35,10 +38,9 @@ class OpenRows:
     def pack(self, x: Tensor) -> Tensor:
         """(B, K, ...) -> (N, ...)."""
         x = x.flatten(0, 1)
-        return x if self.chosen is None else x[self.chosen]
+        return x if self.chosen is None else x.index_select(0, self.chosen)
 
-    def unpack(self, x: Tensor, *, fill: float = 0) -> Tensor:
-        """(N, ...) -> (B, K, ...), `fill` in place of the others."""
-        if self.chosen is not None:
-            x = x.new_full((self.shape[0] * self.shape[1], *x.shape[1:]), fill).index_copy_(0, self.chosen, x)
+    def unpack(self, x: Tensor) -> Tensor:
+        """(N, ...) -> (B, K, ...), in place of the others a copy of one that is worked on."""
+        x = x if self.chosen is None else x.index_select(0, self._row)
         return x.view(*self.shape, *x.shape[1:])

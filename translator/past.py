@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 # Entries by which the room for decoded tokens grows, at least.
 ROOM_STEP = 32
+# Products take entries by so many: fewer shapes occur, for each of which a library may write code.
+REACH_STEP = 16
 
 
 class Past:
@@ -19,8 +21,8 @@ class Past:
 
     A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
     in the entry where they were written, and each hypothesis is told which entries are its own: a mask, gathered by parent.
-    There is room for more entries than are taken, since products of whole buffers are much faster than of parts. When it is
-    taken, the entries from which no hypothesis descends any more, most of the older ones, make room for new ones.
+    When the room is taken, the entries from which no hypothesis descends any more, most of the older ones, make room for new
+    ones.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,14 +36,19 @@ class Past:
         return len(self.positions)
 
     @property
+    def reach(self) -> int:
+        """The entries that are worth taking, the first so many: where some are hidden, a few that are empty round them up."""
+        return self.entries if self._sees is None else min(self.room, -(-self.entries // REACH_STEP) * REACH_STEP)
+
+    @property
     def now(self) -> Tensor:
         """The position of the newest tokens: (1,)."""
         return self.positions[self.entries - 1 : self.entries]
 
     @property
     def mask(self) -> Tensor | None:
-        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, room); None: all that are taken."""
-        return None if self._sees is None else self._sees[:, None]
+        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, reach); None: all."""
+        return None if self._sees is None else self._sees[:, None, :, : self.reach]
 
     def append(self, hypotheses: int) -> None:
         """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
@@ -114,11 +121,20 @@ class KeyValueCache:
 
     def keep(self, entries: Tensor) -> None:
         """Move the entries (B, E) of each sentence to the front."""
-        index = entries[:, None, :, None].expand(-1, self.keys.size(1), -1, self.keys.size(3))
+        batch, heads, room, _ = self.keys.shape
+        first = torch.arange(0, batch * heads * room, room, device=entries.device).view(batch, heads, 1)
+        rows = first + entries[:, None]  # (B, H, E) of the B x H x room; `gather` would be told of every number
         for held in (self.keys, self.values):
-            held[:, :, : entries.size(1)] = held.gather(2, index)
+            held[:, :, : entries.size(1)] = held.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
         if self.keys.numel():
-            self.keys, self.values = self.keys[sentences], self.values[sentences]
+            self.keys, self.values = only(self.keys, sentences), only(self.values, sentences)
+
+
+def only(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows], in the memory of x, which is lost: a row that stays in its place is not copied."""
+    moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+    x.index_copy_(0, moved, x.index_select(0, rows[moved]))
+    return x[: len(rows)]

@@ -211,7 +211,7 @@ class _Beams:
             parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
             first = some.stop
         values, tokens = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
-        candidates = Candidates(rows.unpack(values, fill=-torch.inf), rows.unpack(tokens))
+        candidates = Candidates(rows.unpack(values), rows.unpack(tokens))
         if self.phrases is None:
             return best_continuations(self.scores, candidates, self.places, self.config)
         room = self.most - self.tokens.size(2)
@@ -291,6 +291,7 @@ class _Beams:
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
+        keep = staying(keep)
         self.state.select(keep)
         self.finished = self.finished.select(keep)
         for name in ("sentences", "tokens", "scores", "places", "fewest", "most"):
@@ -313,6 +314,15 @@ def without_idle(busy: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     busy_first = (~busy).sort(stable=True).indices
     return busy_first[:size].sort().values, busy_first[size:]
+
+
+def staying(chosen: Tensor) -> Tensor:
+    """The same numbers, (N,), those under N each in its own place, so that little has to be moved."""
+    stay = chosen[chosen < len(chosen)]
+    places = torch.arange(len(chosen), device=chosen.device)
+    free = torch.ones_like(places, dtype=torch.bool).index_fill_(0, stay, False)
+    places[free] = chosen[chosen >= len(chosen)]
+    return places
 
 
 def one_of_few(size: int) -> int:

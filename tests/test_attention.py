@@ -273,7 +273,7 @@ def test_room_grows_with_the_length_of_hypotheses_not_with_their_number():
         past.drop_unseen()
         if step < length:
             past.append(5)
-    assert past.mask.sum(dim=-1).unique().tolist() == [length]
+    assert (past.bias == 0).sum(dim=-1).unique().tolist() == [length]
     assert past.room < 2 * length
 
 
@@ -362,7 +362,7 @@ def test_greedy_steps_equal_the_full_pass(options):
         for token in x.split(1, dim=1):
             past.reorder(torch.zeros(2, 1, dtype=torch.long))
             past.append(1)
-            assert past.mask is None  # one hypothesis sees all that came before
+            assert past.bias is None  # one hypothesis sees all that came before
             steps.append(attention.step(token[:, 0], OpenRows(2, 1), cache, past))
         torch.testing.assert_close(torch.stack(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from translator.dropout import dropout
 from translator.open_rows import OpenRows
-from translator.past import KeyValueCache, Past
+from translator.past import FORBIDDEN, KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys...
@@ -40,6 +40,11 @@ def padding_mask(ids: Tensor, pad_id: int) -> Tensor | None:
 def keys_mask(allowed: Tensor) -> Tensor | None:
     """Keys that every query may attend to: (B, S) -> (B, 1, 1, S). None, to spare work, where it is seen to be all."""
     return None if _seen_to_be_all(allowed) else allowed[:, None, None, :]
+
+
+def forbidding(mask: Tensor) -> Tensor:
+    """What added to scores forbids all that `mask` does not allow: the lowest number, which swallows any score, else zero."""
+    return torch.zeros_like(mask, dtype=torch.float32).masked_fill_(~mask, FORBIDDEN)
 
 
 def window_mask(
@@ -69,13 +74,11 @@ def scaled_dot_product_attention(
     queries (B, H, T, K), keys and values (B, H, S, K); mask and bias broadcastable to (B, H, T, S).
     Returns the output (B, H, T, K) and the weights before dropout (B, H, T, S).
     """
-    scores = (queries @ keys.transpose(-2, -1)).float() / math.sqrt(queries.size(-1))
+    scores = (queries @ keys.transpose(-2, -1)).float().div_(math.sqrt(queries.size(-1)))
     if bias is not None:
-        scores = scores + bias
+        scores = scores.add_(bias)
     if mask is not None:
-        # The lowest number swallows any score; a CPU adds it sooner than it fills it in. Minus infinity would make NaN below.
-        forbidden = torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, torch.finfo(scores.dtype).min)
-        scores = scores.add_(forbidden)
+        scores = scores.add_(forbidding(mask))  # a CPU adds sooner than it fills in
     weights = _softmax(scores)  # in float32, whatever the inputs: half-precision sums lose long rows
     if mask is not None:
         seeing = mask.any(dim=-1, keepdim=True)
@@ -225,21 +228,24 @@ class MultiHeadAttention(nn.Module):
         first = 0 if self.window is None else int(
             torch.searchsorted(past.positions[: past.entries], past.length - 1 - self.window))
         near = slice(first, past.reach)
-        keys, values, mask = cache.keys[:, :, near], cache.values[:, :, near], past.mask
-        mask = None if mask is None else mask[..., first:]
-        bias = None if self.relative is None else self.relative(past.now, past.positions[near])
-        heads, _ = self._weigh(self._turn(queries, past.now), keys, values, mask, bias)
+        bias = None if past.bias is None else past.bias[..., near]
+        if self.relative is not None:
+            relative = self.relative(past.now, past.positions[near])
+            bias = relative if bias is None else relative + bias
+        queries = self._turn(queries, past.now)
+        heads, _ = self._weigh(queries, cache.keys[:, :, near], cache.values[:, :, near], None, bias)
         return self.W_o(rows.pack(heads))
 
     def step_across(
-        self, x: Tensor, rows: OpenRows, keys: Tensor, values: Tensor, *, mask: Tensor | None, need_weights: bool = False
+        self, x: Tensor, rows: OpenRows, keys: Tensor, values: Tensor, *, bias: Tensor | None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention of the same tokens, x (N, D) -> (N, D); the weights (B, H, K, S) if `need_weights`.
 
-        A sentence's keys and values (B, H, S, K) are shared by all its hypotheses, whose queries stand side by side.
+        A sentence's keys and values (B, H, S, K) are shared by all its hypotheses, whose queries stand side by side;
+        bias (B, 1, 1, S): `forbidding` all but real tokens, None where all are.
         """
         queries = self._split_heads(rows.unpack(self.W_q(x)))
-        heads, weights = self._weigh(queries, keys, values, mask, None, need_weights=need_weights)
+        heads, weights = self._weigh(queries, keys, values, None, bias, need_weights=need_weights)
         return self.W_o(rows.pack(heads)), weights
 
     def _weigh(

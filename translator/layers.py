@@ -114,16 +114,16 @@ class DecoderLayer(nn.Module):
             lambda h: self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights))
 
     def step(
-        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, mask: Tensor | None, *,
+        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, bias: Tensor | None, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.
 
-        keys, values: the memory's, (B, H, S, head width).
+        keys, values: the memory's, (B, H, S, head width), with the bias of `step_across`.
         """
         return self._layer(
             x, lambda h: self.self_attention.step(h, rows, cache, past),
-            lambda h: self.cross_attention.step_across(h, rows, keys, values, mask=mask, need_weights=need_weights))
+            lambda h: self.cross_attention.step_across(h, rows, keys, values, bias=bias, need_weights=need_weights))
 
     def _layer(
         self, x: Tensor, attend_to_target: Callable[[Tensor], Tensor],

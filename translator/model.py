@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import keys_mask, padding_mask
+from translator.attention import forbidding, keys_mask, padding_mask
 from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
@@ -71,7 +71,7 @@ class DecoderState:
 
     caches: list[KeyValueCache]  # one a layer
     memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention keys and values, each (B, H, S, head width)
-    mask: Tensor | None  # (B, 1, 1, S), real source tokens; None: all are
+    bias: Tensor | None  # (B, 1, 1, S), `forbidding` all but real source tokens; None: all are
     past: Past
     coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
 
@@ -89,7 +89,7 @@ class DecoderState:
         for cache in self.caches:
             cache.select(sentences)
         self.memory = [(only(keys, sentences), only(values, sentences)) for keys, values in self.memory]
-        self.mask = None if self.mask is None else self.mask[sentences]
+        self.bias = None if self.bias is None else self.bias[sentences]
         self.past.select(sentences)
         if self.coverage is not None:
             self.coverage = self.coverage[sentences]
@@ -194,10 +194,11 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> DecoderState:
         """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
+        real = keys_mask(mask)
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
             memory=[_contiguous(*layer.cross_attention.keys_values(memory)) for layer in self._decoder_layers()],
-            mask=keys_mask(mask), past=Past(mask.device),
+            bias=None if real is None else forbidding(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
     def decode_step(self, tokens: Tensor, state: DecoderState, rows: OpenRows | None = None) -> Tensor:
@@ -212,7 +213,7 @@ class Transformer(nn.Module):
         for number, (layer, cache, (keys, values)) in enumerate(
                 zip(self._decoder_layers(), state.caches, state.memory, strict=True)):
             follow = state.coverage is not None and number == self.aligned_layer
-            x, weights = layer.step(x, rows, cache, state.past, keys, values, state.mask, need_weights=follow)
+            x, weights = layer.step(x, rows, cache, state.past, keys, values, state.bias, need_weights=follow)
             if weights is not None and state.coverage is not None:
                 state.coverage = state.coverage + weights.mean(dim=1)
         return self.decoder_norm(x)

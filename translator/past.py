@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 # Entries by which the room for decoded tokens grows, at least.
 ROOM_STEP = 32
+# Added to a score it swallows it; minus infinity would make NaN of a row without keys.
+FORBIDDEN = torch.finfo(torch.float32).min
 # Products take entries by so many: fewer shapes occur, for each of which a library may write code.
 REACH_STEP = 16
 
@@ -20,7 +22,7 @@ class Past:
     """Where the tokens decoded so far stand, and which of them each hypothesis descends from.
 
     A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
-    in the entry where they were written, and each hypothesis is told which entries are its own: a mask, gathered by parent.
+    in the entry where they were written, and each hypothesis is told which entries are its own: a bias, gathered by parent.
     When the room is taken, the entries from which no hypothesis descends any more, most of the older ones, make room for new
     ones.
     """
@@ -29,7 +31,7 @@ class Past:
         self.length = 0  # tokens of each hypothesis
         self.entries = 0  # taken
         self.positions = torch.zeros(0, dtype=torch.long, device=device)  # (room,)
-        self._sees: Tensor | None = None  # (B, K, room); None while each sentence has had but one hypothesis: it sees all
+        self._hides: Tensor | None = None  # (B, K, room); None while each sentence has had but one hypothesis: it sees all
 
     @property
     def room(self) -> int:
@@ -38,7 +40,7 @@ class Past:
     @property
     def reach(self) -> int:
         """The entries that are worth taking, the first so many: where some are hidden, a few that are empty round them up."""
-        return self.entries if self._sees is None else min(self.room, -(-self.entries // REACH_STEP) * REACH_STEP)
+        return self.entries if self._hides is None else min(self.room, -(-self.entries // REACH_STEP) * REACH_STEP)
 
     @property
     def now(self) -> Tensor:
@@ -46,9 +48,9 @@ class Past:
         return self.positions[self.entries - 1 : self.entries]
 
     @property
-    def mask(self) -> Tensor | None:
-        """The entries that each hypothesis may attend to, broadcastable to (B, 1, K, reach); None: all."""
-        return None if self._sees is None else self._sees[:, None, :, : self.reach]
+    def bias(self) -> Tensor | None:
+        """To be added to scores (B, H, K, reach): FORBIDDEN where a hypothesis may not attend, else 0; None: 0 everywhere."""
+        return None if self._hides is None else self._hides[:, None, :, : self.reach]
 
     def append(self, hypotheses: int) -> None:
         """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
@@ -56,47 +58,48 @@ class Past:
         if self.entries > self.room:
             self._grow()
         self.positions[first : self.entries] = self.length
-        if self._sees is not None:
-            self._sees[:, :, first : self.entries] = torch.eye(hypotheses, dtype=torch.bool, device=self.positions.device)
+        if self._hides is not None:
+            new = self._hides[:, :, first : self.entries]
+            new.fill_(FORBIDDEN).diagonal(dim1=1, dim2=2).zero_()
         self.length += 1
 
     def _grow(self) -> None:
         more = -(-(self.entries + self.room // 2) // ROOM_STEP) * ROOM_STEP - self.room
         self.positions = F.pad(self.positions, (0, more))
-        self._sees = None if self._sees is None else F.pad(self._sees, (0, more))
+        self._hides = None if self._hides is None else F.pad(self._hides, (0, more), value=FORBIDDEN)
 
     def drop_unseen(self) -> Tensor | None:
         """Give up entries that nobody sees, where room for the next tokens is wanting: those to keep, (B, E), in order.
 
         As a position's entries stay side by side, and as many in every sentence as the neediest has, positions stay shared.
         """
-        if self._sees is None or not self.entries or self.entries + self._sees.size(1) <= self.room:
+        if self._hides is None or not self.entries or self.entries + self._hides.size(1) <= self.room:
             return None
-        positions, seen = self.positions[: self.entries], self._sees[:, :, : self.entries].any(dim=1)
+        positions, seen = self.positions[: self.entries], (self._hides[:, :, : self.entries] == 0).any(dim=1)
         order = (2 * positions + ~seen).argsort(dim=1, stable=True)  # (B, entries): of each position the seen ones first
         needed = seen.gather(1, order).any(dim=0)
         order = order[:, needed]
         self.entries = order.size(1)
         self.positions[: self.entries] = positions[needed]
-        kept = self._sees.gather(2, order[:, None].expand(-1, self._sees.size(1), -1))
-        self._sees = F.pad(kept, (0, self.room - self.entries))
+        kept = self._hides.gather(2, order[:, None].expand(-1, self._hides.size(1), -1))
+        self._hides = F.pad(kept, (0, self.room - self.entries), value=FORBIDDEN)
         if self.entries > self.room // 2:  # or the same would have to be done again soon
             self._grow()
         return order
 
     def reorder(self, parents: Tensor) -> None:
         """Hypothesis k of sentence b goes on from hypothesis parents[b, k]; parents (B, K)."""
-        if self._sees is None:
+        if self._hides is None:
             if parents.size(1) == 1:
                 return
-            taken = torch.arange(self.room, device=self.positions.device) < self.entries
-            self._sees = taken.expand(len(parents), 1, -1)
-        self._sees = self._sees.gather(1, parents[:, :, None].expand(-1, -1, self.room))
+            self._hides = torch.zeros(len(parents), 1, self.room, device=self.positions.device)
+            self._hides[:, :, self.entries :] = FORBIDDEN
+        self._hides = self._hides.gather(1, parents[:, :, None].expand(-1, -1, self.room))
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
-        if self._sees is not None:
-            self._sees = self._sees[sentences]
+        if self._hides is not None:
+            self._hides = self._hides[sentences]
 
 
 class KeyValueCache:

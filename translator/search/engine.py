@@ -36,7 +36,7 @@ class Model(Protocol):
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
     def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any: ...
-    def logits(self, decoded: Any, some: slice) -> Tensor: ...
+    def logits(self, decoded: Any, some: slice) -> Tensor: ...  # may be written over
 
 
 @torch.inference_mode()
@@ -205,7 +205,7 @@ class _Beams:
         parts, first = [], 0
         while first < len(rows):
             some = slice(first, first + self.at_once)
-            log_probabilities = self.model.logits(decoded, some).float().log_softmax(dim=-1)  # (N', V)
+            log_probabilities = _log_softmax(self.model.logits(decoded, some).float())  # (N', V)
             self.at_once = _rows_at_once(log_probabilities, len(rows))
             of_some = None if wanted is None else wanted[some]
             parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
@@ -333,6 +333,11 @@ def one_of_few(size: int) -> int:
     """
     step = max(1, 1 << max(0, size.bit_length() - 3))
     return -(-size // step) * step
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Over the last dimension, on a CPU in the memory of the logits: theirs and as much again is more than its cache holds."""
+    return torch.log_softmax(logits, dim=-1, out=logits if logits.device.type == "cpu" else None)
 
 
 def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 # Entries by which the room for decoded tokens grows, at least.
-ROOM_STEP = 32
+ROOM_STEP = 48
 # Added to a score it swallows it; minus infinity would make NaN of a row without keys.
 FORBIDDEN = torch.finfo(torch.float32).min
 # Products take entries by so many: fewer shapes occur, for each of which a library may write code.

@@ -326,12 +326,12 @@ def staying(chosen: Tensor) -> Tensor:
 
 
 def one_of_few(size: int) -> int:
-    """The least number of at least `size` that is one of four an octave.
+    """The least number of at least `size` that is one of eight an octave.
 
     Libraries prepare a product anew for each shape they meet, which on a CPU costs as much as a small one itself. So sentences
     and hypotheses leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
     """
-    step = max(1, 1 << max(0, size.bit_length() - 3))
+    step = max(1, 1 << max(0, size.bit_length() - 4))
     return -(-size // step) * step
 
 

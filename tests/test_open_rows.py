@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.conftest import model_config, random_model
 from tests.toys import ToyState, random_toy, sources, toy_config
 from translator.open_rows import OpenRows
+from translator.past import only
 from translator.search import search
-from translator.search.engine import one_of_few
+from translator.search.engine import one_of_few, staying
 
 
 @pytest.mark.parametrize("chosen", [None, [0], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
@@ -64,3 +67,18 @@ def test_few_that_have_finished_are_worked_on(options: dict[str, object], monkey
     search(toy, sources(*range(4, 36)), toy_config(**{"beam_size": 5} | options))
     assert sum(worked_on) < 0.95 * sum(there)
     assert all(rows == one_of_few(rows) or rows == hypotheses for rows, hypotheses in zip(worked_on, there, strict=True))
+
+
+@given(st.data())
+def test_rows_that_leave_move_few_of_those_that_stay(data: st.DataObject) -> None:
+    x = torch.arange(12.0).view(6, 2)
+    chosen = torch.tensor(data.draw(st.lists(st.integers(0, 5), min_size=1, unique=True)), dtype=torch.long).sort().values
+    kept = staying(chosen)
+    assert torch.equal(kept.sort().values, chosen)
+    assert all(kept[number] == number for number in chosen.tolist() if number < len(chosen))
+    any_order = torch.tensor(data.draw(st.permutations(chosen.tolist())), dtype=torch.long)
+    for rows in (kept, any_order):
+        held = x.clone()
+        left = only(held, rows)
+        assert torch.equal(left, x[rows])
+        assert left.data_ptr() == held.data_ptr()

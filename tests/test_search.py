@@ -240,10 +240,11 @@ def test_half_precision_logits_are_normalised_in_float32() -> None:
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID], [EOS_ID]]
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative"])
-def test_scores_are_the_full_model_s_log_probabilities(positions: str) -> None:
+@pytest.mark.parametrize(("positions", "vocab"), [
+    ("sinusoidal", 40), ("learned", 40), ("rotary", 40), ("relative", 40), ("sinusoidal", 5001)])
+def test_scores_are_the_full_model_s_log_probabilities(positions: str, vocab: int) -> None:
     """Decoding with caches, reordered and thinned out, adds up to what one pass over the finished output gives."""
-    model = random_model(model_config(positions=positions))
+    model = random_model(model_config(positions=positions), vocab=vocab)
     with torch.no_grad():
         for sentence, found in zip(SENTENCES, search(model, pad(SENTENCES), search_config(n_best=4)), strict=True):
             for h in found:

@@ -131,7 +131,7 @@ def running(process: int) -> bool:
     ("parent", signal.SIGINT, 130, "interrupted"), ("parent", signal.SIGKILL, -9, ""),
     ("worker", signal.SIGKILL, 2, "error: a worker was killed, perhaps for want of memory; try data.workers=1")])
 def test_however_a_preparation_ends_no_worker_and_no_half_stays(tmp_path, victim, sent, code, last):
-    file = write_corpus(tmp_path, copies=150)
+    file = write_corpus(tmp_path, copies=600)  # whose cleaning outlasts the wait below
     job = subprocess.Popen(
         [sys.executable, str(ROOT / "scripts" / "train.py"), "data=files", f"data.train={file}", f"data.cache={tmp_path}/cache",
          f"runs={tmp_path}/runs", "data.workers=2", *TINY],

@@ -19,7 +19,7 @@ from translator.config import ModelConfig
 from translator.dropout import Dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
-from translator.past import KeyValueCache, Past, only
+from translator.past import KeyValueCache, Past, select_in_place
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 
@@ -88,7 +88,7 @@ class DecoderState:
         """Keep only these sentences (B',), in this order."""
         for cache in self.caches:
             cache.select(sentences)
-        self.memory = [(only(keys, sentences), only(values, sentences)) for keys, values in self.memory]
+        self.memory = [select_in_place(keys, values, sentences) for keys, values in self.memory]
         self.bias = None if self.bias is None else self.bias[sentences]
         self.past.select(sentences)
         if self.coverage is not None:

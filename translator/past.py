@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 # Entries by which the room for decoded tokens grows, at least.
 ROOM_STEP = 48
-# Added to a score it swallows it; minus infinity would make NaN of a row without keys.
-FORBIDDEN = torch.finfo(torch.float32).min
 # Products take entries by so many: fewer shapes occur, for each of which a library may write code.
 REACH_STEP = 16
+# Added to a score it swallows it; minus infinity would make NaN of a row without keys.
+FORBIDDEN = torch.finfo(torch.float32).min
 
 
 class Past:
@@ -59,8 +59,7 @@ class Past:
             self._grow()
         self.positions[first : self.entries] = self.length
         if self._hides is not None:
-            new = self._hides[:, :, first : self.entries]
-            new.fill_(FORBIDDEN).diagonal(dim1=1, dim2=2).zero_()
+            self._hides[:, :, first : self.entries].fill_(FORBIDDEN).diagonal(dim1=1, dim2=2).zero_()
         self.length += 1
 
     def _grow(self) -> None:
@@ -133,11 +132,12 @@ class KeyValueCache:
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
         if self.keys.numel():
-            self.keys, self.values = only(self.keys, sentences), only(self.values, sentences)
+            self.keys, self.values = select_in_place(self.keys, self.values, sentences)
 
 
-def only(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows], in the memory of x, which is lost: a row that stays in its place is not copied."""
+def select_in_place(keys: Tensor, values: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """keys[rows] and values[rows], written over what they were: a row that stays in its place is not copied."""
     moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-    x.index_copy_(0, moved, x.index_select(0, rows[moved]))
-    return x[: len(rows)]
+    for held in (keys, values):
+        held.index_copy_(0, moved, held.index_select(0, rows[moved]))
+    return keys[: len(rows)], values[: len(rows)]

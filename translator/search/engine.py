@@ -291,7 +291,7 @@ class _Beams:
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
-        keep = staying(keep)
+        keep = with_few_moved(keep)
         self.state.select(keep)
         self.finished = self.finished.select(keep)
         for name in ("sentences", "tokens", "scores", "places", "fewest", "most"):
@@ -316,8 +316,8 @@ def without_idle(busy: Tensor) -> tuple[Tensor, Tensor] | None:
     return busy_first[:size].sort().values, busy_first[size:]
 
 
-def staying(chosen: Tensor) -> Tensor:
-    """The same numbers, (N,), those under N each in its own place, so that little has to be moved."""
+def with_few_moved(chosen: Tensor) -> Tensor:
+    """The same numbers, (N,), in an order in which those under N stand each in its own place."""
     stay = chosen[chosen < len(chosen)]
     places = torch.arange(len(chosen), device=chosen.device)
     free = torch.ones_like(places, dtype=torch.bool).index_fill_(0, stay, False)
@@ -331,7 +331,7 @@ def one_of_few(size: int) -> int:
     Libraries prepare a product anew for each shape they meet, which on a CPU costs as much as a small one itself. So sentences
     and hypotheses leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
     """
-    step = max(1, 1 << max(0, size.bit_length() - 4))
+    step = 1 << max(0, size.bit_length() - 4)
     return -(-size // step) * step
 
 

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="print the ratios of two reports")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     if options.compare:
         before, after = map(load_report, options.compare)
         print("\n".join(compare(before, after)))

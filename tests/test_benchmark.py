@@ -48,8 +48,10 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert trained.returncode == 0, trained.stderr.decode()
     report = tmp_path / "report.json"
     result = script(
-        "benchmark", *options, "--updates=2", "--repeats=3", f"--output={report}", f"--trace={tmp_path}/trace.json")
+        "benchmark", "--updates=2", "--repeats=3", *options, f"--output={report}", f"--trace={tmp_path}/trace.json",
+        "train.log_every=50")  # overrides may stand before and after options
     assert result.returncode == 0, result.stderr.decode()
+    assert b"Warning" not in result.stderr
     written = json.loads(report.read_text())
     assert json.loads(result.stdout) == written
     training = written["training"]

@@ -178,7 +178,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
             accumulated = [next(batches) for _ in range(trainer.config.train.batches_of_update)]
         loss = updater.step(accumulated, trainer.config.optim.lr).loss
         used += accumulated
-    float(trainer.model.output.weight[0, 0])  # reading a weight waits for the last update
+    trainer.model.output.weight[0, 0].item()  # reading a weight waits for the last update
     seconds = time.perf_counter() - start
     tokens = sum(batch.num_tokens for batch in used)
     return {

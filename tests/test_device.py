@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import torch
 
 from tests.conftest import model_config, random_model
 from translator import device
-from translator.device import OutOfMemory, convert, multiply_by_onednn, resolve_device, telling_of_memory
+from translator.device import OutOfMemory, convert, multiply_by_onednn, multiplying, resolve_device, telling_of_memory
 from translator.errors import UserError
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -20,6 +22,7 @@ def _restored() -> Iterator[None]:
     before = MATMUL.fp32_precision
     yield
     MATMUL.fp32_precision = before
+    torch.backends.mkldnn.enabled = True  # type: ignore[attr-defined]
 
 
 def test_products_stay_float32_whoever_makes_them() -> None:
@@ -36,6 +39,17 @@ def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest
     monkeypatch.setattr(device, "FLOAT32_ERROR", 0.0)  # no product is exact enough
     multiply_by_onednn()
     assert MATMUL.fp32_precision == before
+
+
+def test_onednn_multiplies_all_but_a_row_by_itself() -> None:
+    onednn: Any = torch.backends.mkldnn
+    for wanted in (True, False):
+        onednn.enabled = wanted
+        for rows in (1, 2):
+            with suppress(BackendError), multiplying(rows):
+                assert onednn.enabled == (wanted and rows > 1)
+                raise BackendError
+            assert onednn.enabled == wanted
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "learned"])

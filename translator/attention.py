@@ -195,14 +195,13 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values (B, H, S, K) of memory (B, S, D)."""
         keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
-        return self._turn(keys, _positions(keys)), values
+        return self._turn(keys), values
 
     def attend(
         self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (B, T, D) to keys and values (B, H, S, K), in self-attention its own."""
-        queries = self._split_heads(self.W_q(x))
-        queries = self._turn(queries, _positions(queries))
+        queries = self._turn(self._split_heads(self.W_q(x)))
         length, key_length = x.size(1), keys.size(2)
         if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(
@@ -224,7 +223,9 @@ class MultiHeadAttention(nn.Module):
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
         queries, keys, values = (self._split_heads(rows.unpack(W(x))) for W in (self.W_q, self.W_k, self.W_v))
-        cache.write(self._turn(keys, past.now), values, past)
+        if self.rotary is not None:
+            queries, keys = self.rotary(queries, past.now), self.rotary(keys, past.now)
+        cache.write(keys, values, past)
         first = 0 if self.window is None else int(
             torch.searchsorted(past.positions[: past.entries], past.length - 1 - self.window))
         near = slice(first, past.reach)
@@ -232,7 +233,6 @@ class MultiHeadAttention(nn.Module):
         if self.relative is not None:
             relative = self.relative(past.now, past.positions[near])
             bias = relative if bias is None else relative + bias
-        queries = self._turn(queries, past.now)
         heads, _ = self._weigh(queries, cache.keys[:, :, near], cache.values[:, :, near], None, bias)
         return self.W_o(rows.pack(heads))
 
@@ -260,8 +260,8 @@ class MultiHeadAttention(nn.Module):
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         return _join_heads(heads), weights if need_weights else None
 
-    def _turn(self, heads: Tensor, positions: Tensor) -> Tensor:
-        return heads if self.rotary is None else self.rotary(heads, positions)
+    def _turn(self, heads: Tensor) -> Tensor:
+        return heads if self.rotary is None else self.rotary(heads, _positions(heads))
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)

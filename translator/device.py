@@ -8,7 +8,6 @@ import platform
 import resource
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from translator.errors import UserError
+from translator.int8 import Int8Linear, in_int8
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DecodingPrecision = Literal["fp32", "bf16", "int8"]
@@ -87,7 +87,7 @@ def in_product_precision(x: Tensor) -> Tensor:
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
     """A model for decoding alone, untied before, its weights in that precision: auto as `resolve_precision` has it.
 
-    int8: linear layers by PyTorch's dynamic quantisation, on a CPU: weights once, inputs as they come.
+    int8: linear layers on a CPU, weights once, inputs as they come.
     """
     device = next(model.parameters()).device
     if name != "int8":
@@ -96,18 +96,14 @@ def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
         return _laid_out_by_columns(model) if (device.type, precision) == ("cpu", torch.float32) else model
     if device.type != "cpu":
         raise UserError(f"precision=int8: there is none for {device.type}; use device=cpu, or precision=bf16")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch says that it moves to a package of its own
-        return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, dtype=torch.qint8)
+    in_int8(model)
+    return model
 
 
 def some_outputs(layer: Any, outputs: Tensor) -> nn.Module:
     """A linear layer that computes these outputs of another, in its precision and layout."""
-    if isinstance(layer, torch.ao.nn.quantized.dynamic.Linear):  # as `convert` makes them
-        quantised = torch.ao.nn.quantized.dynamic.Linear(layer.in_features, len(outputs))
-        bias = layer.bias()
-        quantised.set_weight_bias(layer.weight().index_select(0, outputs), None if bias is None else bias[outputs])
-        return quantised
+    if isinstance(layer, Int8Linear):
+        return layer.some(outputs)
     weight, bias = layer.weight.detach(), layer.bias
     some = nn.Linear(weight.size(1), len(outputs), bias=bias is not None, device="meta")
     laid_out = _by_columns(weight[outputs]) if weight.stride(0) == 1 else weight[outputs]
@@ -175,6 +171,18 @@ def multiply_by_onednn() -> None:
     exact = left.double() @ right.double()
     if ((left @ right - exact).abs() / exact).max() > FLOAT32_ERROR:
         settings.fp32_precision = before
+
+
+@contextmanager
+def multiplying(rows: int) -> Iterator[None]:
+    """Inside, so many rows are multiplied with matrices: on a CPU one without oneDNN, which begins when others have ended."""
+    onednn: Any = torch.backends.mkldnn
+    before = onednn.enabled
+    onednn.enabled = before and rows > 1
+    try:
+        yield
+    finally:
+        onednn.enabled = before
 
 
 @contextmanager

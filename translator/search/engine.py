@@ -15,6 +15,7 @@ from torch import Tensor
 
 from translator.batching import pad
 from translator.config import SearchConfig
+from translator.device import multiplying
 from translator.open_rows import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
@@ -196,8 +197,17 @@ class _Beams:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
-        """What lives on; probabilities are worked out for some hypotheses at a time, so that few exist at once."""
+        """What lives on."""
         rows = self._open_rows()
+        with multiplying(len(rows)):
+            candidates = self._next_tokens(rows)
+        if self.phrases is None:
+            return best_continuations(self.scores, candidates, self.places, self.config)
+        room = self.most - self.tokens.size(2)
+        return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
+
+    def _next_tokens(self, rows: OpenRows) -> Candidates:
+        """What may come next, (B, K, C). Probabilities are worked out for some hypotheses at a time: few exist at once."""
         decoded = self.model.decode_step(self.tokens[:, :, -1], self.state, rows)
         device = self.tokens.device
         sentences, history = rows.sentences(device), rows.pack(self.tokens)
@@ -211,11 +221,7 @@ class _Beams:
             parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
             first = some.stop
         values, tokens = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
-        candidates = Candidates(rows.unpack(values), rows.unpack(tokens))
-        if self.phrases is None:
-            return best_continuations(self.scores, candidates, self.places, self.config)
-        room = self.most - self.tokens.size(2)
-        return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
+        return Candidates(rows.unpack(values), rows.unpack(tokens))
 
     def _open_rows(self) -> OpenRows:
         """The open hypotheses, and a few that are not for a usual shape; all where there is but one, or a GPU would wait."""

@@ -1,0 +1,56 @@
+"""Layers in int8 stay near those in float32, however many rows they are given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from translator.int8 import SMALL_PRODUCT, Int8Linear, in_int8
+
+
+def layer_of(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(0)
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    with torch.no_grad():
+        layer.weight *= torch.logspace(-2, 2, outputs)[:, None]  # rows of all sizes: each has its own scale
+    return layer.requires_grad_(False)
+
+
+def error(layer: nn.Linear, x: torch.Tensor, *, rows: int) -> float:
+    """Of the worst output: the mean error over the mean size, where so many rows are given at once."""
+    expected, int8 = layer(x), Int8Linear.of(layer)
+    found = torch.cat([int8(some) for some in x.split(rows)])
+    return float(((found - expected).abs().mean(dim=0) / expected.abs().mean(dim=0)).max())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_all_outputs_are_near_and_those_of_few_rows_the_nearest(bias):
+    layer, x = layer_of(64, 48, bias=bias), torch.randn(400, 64)
+    few = SMALL_PRODUCT // (48 * 64)
+    one, more, all_at_once = (error(layer, x, rows=rows) for rows in (1, few, len(x)))
+    assert 0 < one == more < all_at_once < 0.05
+
+
+def test_rows_may_stand_in_any_shape():
+    int8, x = Int8Linear.of(layer_of(64, 48)), torch.randn(6, 64)
+    assert torch.equal(int8(x.view(2, 3, 64)), int8(x).view(2, 3, 48))
+
+
+def test_some_outputs_are_those_of_the_whole():
+    whole, outputs = Int8Linear.of(layer_of(64, 48)), torch.tensor([3, 40, 7])
+    for rows in (torch.randn(1, 64), torch.randn(SMALL_PRODUCT // 64, 64)):
+        torch.testing.assert_close(whole.some(outputs)(rows), whole(rows)[:, outputs])
+
+
+def test_weights_of_nothing_but_zeros_give_the_bias():
+    layer = nn.Linear(8, 4)
+    nn.init.zeros_(layer.weight)
+    assert torch.equal(Int8Linear.of(layer)(torch.randn(3, 8)), layer.bias.expand(3, 4))
+
+
+def test_every_linear_layer_is_replaced():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
+    in_int8(model)
+    assert [type(module) for module in model.modules() if not isinstance(module, nn.Sequential)] == [
+        Int8Linear, nn.ReLU, Int8Linear]

@@ -1,0 +1,59 @@
+"""Linear layers in int8, for decoding on a CPU (floor 1)."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+LARGEST = 127
+# Multiplications up to which rounding the inputs to int8 as well takes longer than it spares.
+SMALL_PRODUCT = 2**18
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose weights are whole numbers from -127 to 127, times a scale for each output.
+
+    Its inputs are rounded as they come: to int8 by the range of them all (PyTorch's dynamic quantisation), those of a small
+    product to bf16.
+    """
+
+    def __init__(self, weight: Tensor, scales: Tensor, bias: Tensor | None) -> None:
+        """weight (outputs, inputs) int8, scales (outputs,), bias (outputs,)."""
+        super().__init__()
+        self.weight, self.scales, self.bias = weight, scales, bias
+        self.scales_of_small = scales.to(torch.bfloat16)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch says that these tensors move to a package of its own
+            quantised = torch.quantize_per_channel(
+                weight * scales[:, None], scales, torch.zeros(len(scales), dtype=torch.long), axis=0, dtype=torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(quantised, bias)
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> Int8Linear:
+        """The nearest to a layer in float32."""
+        weight = layer.weight.detach()
+        scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny * LARGEST) / LARGEST
+        bias = None if layer.bias is None else layer.bias.detach()
+        return cls((weight / scales[:, None]).round().to(torch.int8), scales, bias)
+
+    def some(self, outputs: Tensor) -> Int8Linear:
+        """The layer of these outputs alone."""
+        return Int8Linear(self.weight[outputs], self.scales[outputs], None if self.bias is None else self.bias[outputs])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., inputs) -> (..., outputs)."""
+        if x.numel() * self.weight.size(0) > SMALL_PRODUCT:
+            return torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=True)
+        rows = x.to(torch.bfloat16).view(-1, x.size(-1))
+        y = torch._weight_int8pack_mm(rows, self.weight, self.scales_of_small).float().view(*x.shape[:-1], -1)
+        return y if self.bias is None else y.add_(self.bias)
+
+
+def in_int8(model: nn.Module) -> None:
+    """Put an `Int8Linear` in the place of every linear layer of a model."""
+    for module in list(model.modules()):
+        for name, layer in module.named_children():
+            if isinstance(layer, nn.Linear):
+                setattr(module, name, Int8Linear.of(layer))

@@ -11,7 +11,7 @@ import torch
 
 from tests.conftest import model_config, random_model
 from translator import device
-from translator.device import OutOfMemory, convert, multiply_by_onednn, multiplying, resolve_device, telling_of_memory
+from translator.device import OutOfMemory, convert, multiply_by_onednn, onednn, resolve_device, telling_of_memory
 from translator.errors import UserError
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -41,15 +41,15 @@ def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest
     assert MATMUL.fp32_precision == before
 
 
-def test_onednn_multiplies_all_but_a_row_by_itself() -> None:
-    onednn: Any = torch.backends.mkldnn
-    for wanted in (True, False):
-        onednn.enabled = wanted
-        for rows in (1, 2):
-            with suppress(BackendError), multiplying(rows):
-                assert onednn.enabled == (wanted and rows > 1)
+def test_onednn_is_left_out_where_it_is_not_wanted_and_nowhere_else() -> None:
+    settings: Any = torch.backends.mkldnn
+    for enabled in (True, False):
+        settings.enabled = enabled
+        for wanted in (True, False):
+            with suppress(BackendError), onednn(wanted):
+                assert settings.enabled == (enabled and wanted)
                 raise BackendError
-            assert onednn.enabled == wanted
+            assert settings.enabled == enabled
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "learned"])

@@ -49,6 +49,16 @@ def test_weights_of_nothing_but_zeros_give_the_bias():
     assert torch.equal(Int8Linear.of(layer)(torch.randn(3, 8)), layer.bias.expand(3, 4))
 
 
+@pytest.mark.parametrize("inputs", [1, 8, 31, 33, 100, 200])
+def test_inputs_of_any_number_are_taken_and_none_besides(inputs):
+    torch.manual_seed(0)
+    for outputs in (1, 5, 250):
+        layer = nn.Linear(inputs, outputs).requires_grad_(False)
+        int8 = Int8Linear.of(layer)
+        for x in torch.randn(20, 1, inputs):
+            torch.testing.assert_close(int8(x), layer(x), rtol=0, atol=0.1)
+
+
 def test_every_linear_layer_is_replaced():
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
     in_int8(model)

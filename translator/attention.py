@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from translator.device import onednn
 from translator.dropout import dropout
 from translator.open_rows import OpenRows
 from translator.past import FORBIDDEN, KeyValueCache, Past
@@ -74,7 +75,7 @@ def scaled_dot_product_attention(
     queries (B, H, T, K), keys and values (B, H, S, K); mask and bias broadcastable to (B, H, T, S).
     Returns the output (B, H, T, K) and the weights before dropout (B, H, T, S).
     """
-    scores = (queries @ keys.transpose(-2, -1)).float().div_(math.sqrt(queries.size(-1)))
+    scores = _product(queries, keys.transpose(-2, -1)).float().div_(math.sqrt(queries.size(-1)))
     if bias is not None:
         scores = scores.add_(bias)
     if mask is not None:
@@ -84,7 +85,7 @@ def scaled_dot_product_attention(
         seeing = mask.any(dim=-1, keepdim=True)
         if not _seen_to_be_all(seeing):
             weights = weights.masked_fill(~seeing, 0.0)  # a row of masked keys alone came out uniform: make it zero
-    return dropout(weights, dropout_p).to(values.dtype) @ values, weights
+    return _product(dropout(weights, dropout_p).to(values.dtype), values), weights
 
 
 def fused_attention(
@@ -273,6 +274,14 @@ class MultiHeadAttention(nn.Module):
         window = key_length if self.window is None else self.window
         local = window_mask(length, key_length, window=window, causal=self.causal, device=device)
         return local if mask is None else mask & local
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, of many small matrices: in float32 on a CPU without oneDNN, which copies keys with room behind them."""
+    if left.device.type != "cpu" or left.dtype != torch.float32 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return left @ right
+    with onednn(False):
+        return left @ right
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -174,15 +174,15 @@ def multiply_by_onednn() -> None:
 
 
 @contextmanager
-def multiplying(rows: int) -> Iterator[None]:
-    """Inside, so many rows are multiplied with matrices: on a CPU one without oneDNN, which begins when others have ended."""
-    onednn: Any = torch.backends.mkldnn
-    before = onednn.enabled
-    onednn.enabled = before and rows > 1
+def onednn(wanted: bool) -> Iterator[None]:
+    """Inside, oneDNN multiplies on a CPU only if that is wanted; else MKL does, or PyTorch itself."""
+    settings: Any = torch.backends.mkldnn
+    before = settings.enabled
+    settings.enabled = before and wanted
     try:
         yield
     finally:
-        onednn.enabled = before
+        settings.enabled = before
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 LARGEST = 127
 # Multiplications up to which rounding the inputs to int8 as well takes longer than it spares.
 SMALL_PRODUCT = 2**18
+# PyTorch takes up to so many numbers of a small input at a time, and reads past the end of rows of other lengths.
+VECTOR = 32
 
 
 class Int8Linear(nn.Module):
@@ -44,7 +46,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., inputs) -> (..., outputs)."""
-        if x.numel() * self.weight.size(0) > SMALL_PRODUCT:
+        if x.numel() * self.weight.size(0) > SMALL_PRODUCT or x.size(-1) % VECTOR:
             return torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=True)
         rows = x.to(torch.bfloat16).view(-1, x.size(-1))
         y = torch._weight_int8pack_mm(rows, self.weight, self.scales_of_small).float().view(*x.shape[:-1], -1)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from translator.batching import pad
 from translator.config import SearchConfig
-from translator.device import multiplying
+from translator.device import onednn
 from translator.open_rows import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
@@ -199,7 +199,7 @@ class _Beams:
     def _continuations(self) -> Continuations:
         """What lives on."""
         rows = self._open_rows()
-        with multiplying(len(rows)):
+        with onednn(len(rows) > 1):  # which takes longer to begin than others take for a row
             candidates = self._next_tokens(rows)
         if self.phrases is None:
             return best_continuations(self.scores, candidates, self.places, self.config)

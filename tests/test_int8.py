@@ -35,6 +35,7 @@ def test_all_outputs_are_near_and_those_of_few_rows_the_nearest(bias):
 def test_rows_may_stand_in_any_shape():
     int8, x = Int8Linear.of(layer_of(64, 48)), torch.randn(6, 64)
     assert torch.equal(int8(x.view(2, 3, 64)), int8(x).view(2, 3, 48))
+    assert int8(x[:0]).shape == (0, 48)
 
 
 def test_some_outputs_are_those_of_the_whole():

@@ -48,8 +48,8 @@ class Int8Linear(nn.Module):
         """x (..., inputs) -> (..., outputs)."""
         if x.numel() * self.weight.size(0) > SMALL_PRODUCT or x.size(-1) % VECTOR:
             return torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=True)
-        rows = x.to(torch.bfloat16).view(-1, x.size(-1))
-        y = torch._weight_int8pack_mm(rows, self.weight, self.scales_of_small).float().view(*x.shape[:-1], -1)
+        rows = x.to(torch.bfloat16).flatten(0, -2)
+        y = torch._weight_int8pack_mm(rows, self.weight, self.scales_of_small).float().unflatten(0, x.shape[:-1])
         return y if self.bias is None else y.add_(self.bias)
 
 

@@ -160,7 +160,7 @@ def keep_kernels() -> None:
 def multiply_by_onednn() -> None:
     """Have oneDNN multiply float32 matrices on a CPU, where that is as exact as MKL, PyTorch's usual library.
 
-    On AMD processors MKL was measured to take twice as long. PyTorch asks oneDNN only when it may round inputs to
+    On an AMD Zen 5 MKL was measured to take twice as long. PyTorch asks oneDNN only when it may round inputs to
     bf16; oneDNN makes use of that on processors with units for such products. Elsewhere it stays with float32: one product
     shows which.
     """

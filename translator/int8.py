@@ -36,6 +36,7 @@ class Int8Linear(nn.Module):
     def of(cls, layer: nn.Linear) -> Int8Linear:
         """The nearest to a layer in float32."""
         weight = layer.weight.detach()
+        # Above zero, for outputs whose weights are all zero.
         scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny * LARGEST) / LARGEST
         bias = None if layer.bias is None else layer.bias.detach()
         return cls((weight / scales[:, None]).round().to(torch.int8), scales, bias)

@@ -72,18 +72,18 @@ def test_residual_dropout_drops_or_scales_the_sublayer_alone(residual):
     around = residual(model_config(dropout=0.25))
     around.norm = nn.Identity()
     x, inside = torch.randn(4, 5, 32), torch.randn(4, 5, 32)
-    kept = (around(x, lambda _: inside) - x) / inside
+    kept = (around.leave(x, inside) - x) / inside
     assert 0.15 < (kept.abs() < 1e-3).float().mean() < 0.35
     torch.testing.assert_close(kept[kept.abs() > 1e-3], torch.full_like(kept[kept.abs() > 1e-3], 1 / 0.75), atol=1e-3, rtol=0)
     around.eval()
-    assert torch.equal(around(x, lambda _: inside), x + inside)
+    assert torch.equal(around.leave(x, inside), x + inside)
 
 
 def test_norm_comes_first_or_last():
     x = torch.randn(2, 3, 32)
     pre, post = PreNorm(model_config()), PostNorm(model_config())
-    torch.testing.assert_close(pre(x, lambda h: 2 * h), x + 2 * pre.norm(x))
-    torch.testing.assert_close(post(x, lambda h: 2 * h), post.norm(3 * x))
+    torch.testing.assert_close(pre.leave(x, 2 * pre.enter(x)), x + 2 * pre.norm(x))
+    torch.testing.assert_close(post.leave(x, 2 * post.enter(x)), post.norm(3 * x))
 
 
 def test_activation_dropout_acts_between_the_two_maps():
@@ -114,5 +114,5 @@ def test_attention_dropout_drops_whole_weights_of_a_head():
 def test_a_layers_dropouts_are_the_configured_ones():
     layer = DecoderLayer(model_config(dropout=0.1, attention_dropout=0.2, activation_dropout=0.3), None)
     assert layer.self_attention.dropout == layer.cross_attention.dropout == 0.2
-    assert layer.feed_forward.dropout.p == 0.3
-    assert {r.dropout.p for r in (layer.around_self, layer.around_cross, layer.around_feed_forward)} == {0.1}
+    assert layer.feed_forward.dropout == 0.3
+    assert {r.dropout for r in (layer.around_self, layer.around_cross, layer.around_feed_forward)} == {0.1}

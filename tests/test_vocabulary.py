@@ -94,7 +94,7 @@ def test_a_model_gives_the_first_pieces_what_it_would_have_given_them_among_all(
     assert narrow(source, target).shape == (3, 5, 40)
     torch.testing.assert_close(narrow(source, target), whole(source, target)[..., :40])
     again = narrow(source, target)
-    torch.testing.assert_close(narrow.untie()(source, target), again, rtol=0, atol=0)
+    torch.testing.assert_close(narrow.for_decoding()(source, target), again, rtol=0, atol=0)
     found = search(narrow, source, search_config(n_best=3))
     assert all(max(hypothesis.ids, default=0) < 40 for hypotheses in found for hypothesis in hypotheses)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.device import onednn
+from translator.device import in_product_precision, linear_of, onednn
 from translator.dropout import dropout
 from translator.open_rows import OpenRows
 from translator.past import FORBIDDEN, KeyValueCache, Past
@@ -182,6 +182,7 @@ class MultiHeadAttention(nn.Module):
         self.W_k = nn.Linear(d_model, d_model)
         self.W_v = nn.Linear(d_model, d_model)
         self.W_o = nn.Linear(d_model, d_model)
+        self.W_qkv: nn.Module | None = None  # the first three as one
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
@@ -191,10 +192,12 @@ class MultiHeadAttention(nn.Module):
         `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
+        x = in_product_precision(x)
         return self.attend(x, *self.keys_values(x if memory is None else memory), mask=mask, need_weights=need_weights)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values (B, H, S, K) of memory (B, S, D)."""
+        memory = in_product_precision(memory)
         keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
         return self._turn(keys), values
 
@@ -218,12 +221,17 @@ class MultiHeadAttention(nn.Module):
         heads, weights = self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
         return self.W_o(heads), weights
 
+    def join(self) -> None:
+        """From now on have `step` map to queries, keys and values at once: one larger product. For decoding alone."""
+        maps = (self.W_q, self.W_k, self.W_v)
+        self.W_qkv = linear_of(torch.cat([W.weight for W in maps]), torch.cat([W.bias for W in maps]))
+
     def step(self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past) -> Tensor:
         """Self-attention of the newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D).
 
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
-        queries, keys, values = (self._split_heads(rows.unpack(W(x))) for W in (self.W_q, self.W_k, self.W_v))
+        queries, keys, values = (self._split_heads(part) for part in rows.unpack(self._all_three(x)).chunk(3, dim=-1))
         if self.rotary is not None:
             queries, keys = self.rotary(queries, past.now), self.rotary(keys, past.now)
         cache.write(keys, values, past)
@@ -260,6 +268,13 @@ class MultiHeadAttention(nn.Module):
             return _join_heads(heads), None
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         return _join_heads(heads), weights if need_weights else None
+
+    def _all_three(self, x: Tensor) -> Tensor:
+        """The queries, keys and values of x (N, D) side by side: (N, 3 D)."""
+        if self.W_qkv is not None:
+            return self.W_qkv(x)
+        x = in_product_precision(x)
+        return torch.cat([W(x) for W in (self.W_q, self.W_k, self.W_v)], dim=-1)
 
     def _turn(self, heads: Tensor) -> Tensor:
         return heads if self.rotary is None else self.rotary(heads, _positions(heads))

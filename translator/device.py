@@ -85,7 +85,7 @@ def in_product_precision(x: Tensor) -> Tensor:
 
 
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
-    """A model for decoding alone, untied before, its weights in that precision: auto as `resolve_precision` has it.
+    """A model for decoding alone (`Transformer.for_decoding`), its weights in that precision: auto as `resolve_precision` has it.
 
     int8: linear layers on a CPU, weights once, inputs as they come.
     """
@@ -104,13 +104,18 @@ def some_outputs(layer: Any, outputs: Tensor) -> nn.Module:
     """A linear layer that computes these outputs of another, in its precision and layout."""
     if isinstance(layer, Int8Linear):
         return layer.some(outputs)
-    weight, bias = layer.weight.detach(), layer.bias
-    some = nn.Linear(weight.size(1), len(outputs), bias=bias is not None, device="meta")
-    laid_out = _by_columns(weight[outputs]) if weight.stride(0) == 1 else weight[outputs]
-    some.weight = nn.Parameter(laid_out, requires_grad=False)
+    weight = layer.weight[outputs]
+    return linear_of(
+        _by_columns(weight) if layer.weight.stride(0) == 1 else weight, None if layer.bias is None else layer.bias[outputs])
+
+
+def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """The layer of these weights (outputs, inputs) and this bias (outputs,), for decoding alone."""
+    layer = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
-        some.bias = nn.Parameter(bias.detach()[outputs], requires_grad=False)
-    return some
+        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return layer
 
 
 def _laid_out_by_columns(model: Model) -> Model:

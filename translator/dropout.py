@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each element with probability p and divide the others by 1 - p: Srivastava et al. 2014, section 4.
+def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
+    """In training zero each element with probability p and divide the others by 1 - p: Srivastava et al. 2014, section 4.
 
     PyTorch draws one random number for each element, which took a sixth of a training step on a CPU. There each 64-bit word of
     its generator serves four elements here, so that p is met in steps of 2^-16. Half precision comes out as float32, the
     type that a residual sum needs anyway.
     """
-    if p == 0:
+    if p == 0 or not training:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
@@ -23,14 +23,3 @@ def dropout(x: Tensor, p: float) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     # As floats, which training holds at four times the memory: to multiply by booleans takes a CPU three times as long.
     return x.to(wide) * kept.to(wide).mul_(1 / (1 - p))
-
-
-class Dropout(nn.Module):
-    """`dropout` while training."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p) if self.training else x

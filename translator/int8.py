@@ -17,7 +17,7 @@ VECTOR = 32
 class Int8Linear(nn.Module):
     """A linear layer whose weights are whole numbers from -127 to 127, times a scale for each output.
 
-    Its inputs are rounded as they come: to int8 by the range of them all (PyTorch's dynamic quantisation), those of a small
+    Its inputs are rounded as they come: to int8 by the range of them all (PyTorch's dynamic quantisation), a few rows of a small
     product to bf16.
     """
 
@@ -25,7 +25,9 @@ class Int8Linear(nn.Module):
         """weight (outputs, inputs) int8, scales (outputs,), bias (outputs,)."""
         super().__init__()
         self.weight, self.scales, self.bias = weight, scales, bias
-        self.scales_of_small = scales.to(torch.bfloat16)
+        # The numbers of a small input, if it may be one.
+        self.small = 0 if weight.size(1) % VECTOR else SMALL_PRODUCT // weight.size(0)
+        self.scales_of_small = scales.bfloat16()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch says that these tensors move to a package of its own
             quantised = torch.quantize_per_channel(
@@ -47,11 +49,12 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., inputs) -> (..., outputs)."""
-        if x.numel() * self.weight.size(0) > SMALL_PRODUCT or x.size(-1) % VECTOR:
+        if x.dim() > 2:
+            return self(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        if x.numel() > self.small:
             return torch.ops.quantized.linear_dynamic(x, self.packed, reduce_range=True)
-        rows = x.to(torch.bfloat16).flatten(0, -2)
-        y = torch._weight_int8pack_mm(rows, self.weight, self.scales_of_small).float().unflatten(0, x.shape[:-1])
-        return y if self.bias is None else y.add_(self.bias)
+        y = torch._weight_int8pack_mm(x.bfloat16(), self.weight, self.scales_of_small)
+        return y.float() if self.bias is None else self.bias + y
 
 
 def in_int8(model: nn.Module) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
 from translator.device import in_product_precision
-from translator.dropout import Dropout
+from translator.dropout import dropout
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
@@ -31,12 +31,12 @@ class FeedForward(nn.Module):
         self.activation = functions[config.activation]
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = Dropout(config.activation_dropout)
+        self.dropout = config.activation_dropout
 
     def forward(self, x: Tensor) -> Tensor:
         # As rows: of three dimensions the inner layer's output is a view, and autograd copies what changes a view in place.
-        rows = self.outer(self.dropout(self.activation(self.inner(x.flatten(0, -2)))))
-        return rows.view(x.shape)
+        rows = self.activation(self.inner(x.flatten(0, -2)))
+        return self.outer(dropout(rows, self.dropout, self.training)).view(x.shape)
 
 
 class GatedFeedForward(nn.Module):
@@ -47,29 +47,41 @@ class GatedFeedForward(nn.Module):
         self.gate = nn.Linear(config.d_model, config.d_ff)
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
-        self.dropout = Dropout(config.activation_dropout)
+        self.dropout = config.activation_dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(F.silu(self.gate(x)) * self.inner(x)))
+        x = in_product_precision(x)
+        return self.outer(dropout(F.silu(self.gate(x)) * self.inner(x), self.dropout, self.training))
 
 
 class PreNorm(nn.Module):
-    """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745."""
+    """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745.
+
+    That is `leave(x, f(enter(x)))`, for f that return more than their output or are given more than x.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
 
-    def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + self.dropout(function(in_product_precision(self.norm(x))))
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer is given."""
+        return self.norm(x)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """What comes of x and the sublayer's output y."""
+        return x + dropout(y, self.dropout, self.training)
 
 
 class PostNorm(PreNorm):
     """norm(x + dropout(f(x))): Vaswani et al. 2017, section 3.1."""
 
-    def forward(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.norm(x + self.dropout(function(in_product_precision(x))))
+    def enter(self, x: Tensor) -> Tensor:
+        return x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(super().leave(x, y))
 
 
 class EncoderLayer(nn.Module):
@@ -84,8 +96,10 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x (B, S, D), mask (B, 1, 1, S) of real tokens -> (B, S, D)."""
-        x = self.around_attention(x, lambda h: self.self_attention(h, mask=mask)[0])
-        return self.around_feed_forward(x, self.feed_forward)
+        y, _ = self.self_attention(self.around_attention.enter(x), mask=mask)
+        x = self.around_attention.leave(x, y)
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y)
 
 
 class DecoderLayer(nn.Module):
@@ -108,10 +122,12 @@ class DecoderLayer(nn.Module):
         Returns (B, T, D), and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask: it
         comes last, where causality hides it from every real token.
         """
-        keys, values = self.cross_attention.keys_values(in_product_precision(memory))
-        return self._layer(
-            x, lambda h: self.self_attention(h)[0],
-            lambda h: self.cross_attention.attend(h, keys, values, mask=mask, need_weights=need_weights))
+        y, _ = self.self_attention(self.around_self.enter(x))
+        x = self.around_self.leave(x, y)
+        y, weights = self.cross_attention(self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights)
+        x = self.around_cross.leave(x, y)
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y), weights
 
     def step(
         self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, bias: Tensor | None, *,
@@ -121,24 +137,13 @@ class DecoderLayer(nn.Module):
 
         keys, values: the memory's, (B, H, S, head width), with the bias of `step_across`.
         """
-        return self._layer(
-            x, lambda h: self.self_attention.step(h, rows, cache, past),
-            lambda h: self.cross_attention.step_across(h, rows, keys, values, bias=bias, need_weights=need_weights))
-
-    def _layer(
-        self, x: Tensor, attend_to_target: Callable[[Tensor], Tensor],
-        attend_to_source: Callable[[Tensor], tuple[Tensor, Tensor | None]],
-    ) -> tuple[Tensor, Tensor | None]:
-        weights: Tensor | None = None
-
-        def keep_weights(h: Tensor) -> Tensor:
-            nonlocal weights
-            h, weights = attend_to_source(h)
-            return h
-
-        x = self.around_self(x, attend_to_target)
-        x = self.around_cross(x, keep_weights)
-        return self.around_feed_forward(x, self.feed_forward), weights
+        y = self.self_attention.step(self.around_self.enter(x), rows, cache, past)
+        x = self.around_self.leave(x, y)
+        y, weights = self.cross_attention.step_across(
+            self.around_cross.enter(x), rows, keys, values, bias=bias, need_weights=need_weights)
+        x = self.around_cross.leave(x, y)
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y), weights
 
 
 def _self_attention(config: ModelConfig, *, causal: bool, window: int | None) -> MultiHeadAttention:

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from translator.attention import forbidding, keys_mask, padding_mask
 from translator.config import ModelConfig
-from translator.dropout import Dropout
+from translator.device import linear_of
+from translator.dropout import dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past, select_in_place
@@ -40,12 +41,12 @@ class Embedding(nn.Module):
             self.positions = SinusoidalPositions(config.d_model)
         elif config.positions == "learned":
             self.positions = LearnedPositions(config.d_model, config.max_positions)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = config.dropout
 
     def forward(self, ids: Tensor, *, start: int = 0) -> Tensor:
         """ids (B, T), the first at position `start` -> (B, T, D)."""
         x = self.tokens(ids) * self.scale
-        return self.dropout(x if self.positions is None else self.positions(x, start=start))
+        return dropout(x if self.positions is None else self.positions(x, start=start), self.dropout, self.training)
 
 
 class TiedProjection(nn.Module):
@@ -137,14 +138,12 @@ class Transformer(nn.Module):
         own = [self.output.weight] if isinstance(self.output, nn.Linear) else []
         return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
 
-    def untie(self) -> Transformer:
-        """This model with an output projection of its own, as layers are that change layout or precision."""
+    def for_decoding(self) -> Transformer:
+        """This model, not to be trained again: its output projection a layer of its own, the maps of a step's inputs joined."""
         if isinstance(self.output, TiedProjection):
-            tied = self.output
-            self.output = nn.Linear(self.config.d_model, tied.vocab, bias=tied.bias is not None, device="meta")
-            self.output.weight = nn.Parameter(tied.weight.detach())
-            if tied.bias is not None:
-                self.output.bias = tied.bias
+            self.output = linear_of(self.output.weight, self.output.bias)
+        for layer in self._decoder_layers():
+            layer.self_attention.join()
         return self
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:

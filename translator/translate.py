@@ -65,7 +65,7 @@ class Translator:
                 require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
             model = Transformer(config.model, *map(len, tokenizers))
             load_into(model, weights, folder.model_file)
-            models.append(convert(model.to(where).untie(), precision))
+            models.append(convert(model.to(where).for_decoding(), precision))
         if not models:
             raise ValueError("no run folder given")
         self._folder = RunFolder(runs[0])

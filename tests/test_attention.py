@@ -257,9 +257,12 @@ def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> N
 
 
 @pytest.mark.parametrize("options", variants())
-def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(options):
+@pytest.mark.parametrize("joined", [False, True])
+def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(joined, options):
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=True, **options)
+    if joined:
+        attention.join()
     if attention.relative is not None:
         nn.init.normal_(attention.relative.bias.weight)
     with torch.inference_mode():
@@ -374,18 +377,17 @@ def test_the_cache_keeps_all_tokens_as_it_grows_and_any_choice_of_sentences():
     places = set()
     for t in range(200):
         past.append(1)
-        cache.write(*tokens[:, t], past)
-        places.add(cache.keys.data_ptr())
+        cache.write(tokens[:, t], past)
+        places.add(cache.held.data_ptr())
     expected = tokens.squeeze(-2).permute(0, 2, 3, 1, 4)
-    assert torch.equal(cache.keys[:, :, :200], expected[0])
-    assert torch.equal(cache.values[:, :, :200], expected[1])
-    assert not cache.values[:, :, 200:].any()  # what nobody attends to must not be NaN
+    assert torch.equal(cache.held[..., :200, :], expected)
+    assert not cache.held[..., 200:, :].any()  # what nobody attends to must not be NaN
     assert len(places) <= 6  # grown by half, not anew at every step
     sentences = torch.tensor([2, 0])
     cache.select(sentences)
     past.append(1)
-    cache.write(torch.zeros(2, H, 1, K), torch.zeros(2, H, 1, K), past)
-    assert torch.equal(cache.keys[:, :, :200], expected[0][sentences])
+    cache.write(torch.zeros(2, 2, H, 1, K), past)
+    assert torch.equal(cache.held[..., :200, :], expected[:, sentences])
 
 
 def test_dropout_of_the_fused_path_drops_weights_and_keeps_their_mean():

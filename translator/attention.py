@@ -231,10 +231,10 @@ class MultiHeadAttention(nn.Module):
 
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
-        queries, keys, values = (self._split_heads(part) for part in rows.unpack(self._all_three(x)).chunk(3, dim=-1))
+        newest = rows.unpack(self._all_three(x)).permute(2, 0, 3, 1, 4)  # (3, B, H, hypotheses, K)
         if self.rotary is not None:
-            queries, keys = self.rotary(queries, past.now), self.rotary(keys, past.now)
-        cache.write(keys, values, past)
+            newest = torch.cat([self.rotary(newest[:2], past.now), newest[2:]])
+        cache.write(newest[1:], past)
         first = 0 if self.window is None else int(
             torch.searchsorted(past.positions[: past.entries], past.length - 1 - self.window))
         near = slice(first, past.reach)
@@ -242,18 +242,20 @@ class MultiHeadAttention(nn.Module):
         if self.relative is not None:
             relative = self.relative(past.now, past.positions[near])
             bias = relative if bias is None else relative + bias
-        heads, _ = self._weigh(queries, cache.keys[:, :, near], cache.values[:, :, near], None, bias)
+        keys, values = cache.held[:, :, :, near].unbind()
+        heads, _ = self._weigh(newest[0], keys, values, None, bias)
         return self.W_o(rows.pack(heads))
 
     def step_across(
-        self, x: Tensor, rows: OpenRows, keys: Tensor, values: Tensor, *, bias: Tensor | None, need_weights: bool = False
+        self, x: Tensor, rows: OpenRows, memory: Tensor, *, bias: Tensor | None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention of the same tokens, x (N, D) -> (N, D); the weights (B, H, K, S) if `need_weights`.
 
-        A sentence's keys and values (B, H, S, K) are shared by all its hypotheses, whose queries stand side by side;
-        bias (B, 1, 1, S): `forbidding` all but real tokens, None where all are.
+        memory: its keys, then values, (2, B, H, S, K), shared by all hypotheses of a sentence, whose queries stand side by
+        side; bias (B, 1, 1, S): `forbidding` all but real tokens, None where all are.
         """
         queries = self._split_heads(rows.unpack(self.W_q(x)))
+        keys, values = memory.unbind()
         heads, weights = self._weigh(queries, keys, values, None, bias, need_weights=need_weights)
         return self.W_o(rows.pack(heads)), weights
 
@@ -270,11 +272,11 @@ class MultiHeadAttention(nn.Module):
         return _join_heads(heads), weights if need_weights else None
 
     def _all_three(self, x: Tensor) -> Tensor:
-        """The queries, keys and values of x (N, D) side by side: (N, 3 D)."""
+        """The queries, keys and values of x (N, D): (N, 3, H, K)."""
         if self.W_qkv is not None:
-            return self.W_qkv(x)
+            return self.W_qkv(x).view(len(x), 3, self.num_heads, -1)
         x = in_product_precision(x)
-        return torch.cat([W(x) for W in (self.W_q, self.W_k, self.W_v)], dim=-1)
+        return torch.stack([W(x) for W in (self.W_q, self.W_k, self.W_v)], dim=1).unflatten(2, (self.num_heads, -1))
 
     def _turn(self, heads: Tensor) -> Tensor:
         return heads if self.rotary is None else self.rotary(heads, _positions(heads))

@@ -85,7 +85,7 @@ def in_product_precision(x: Tensor) -> Tensor:
 
 
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
-    """A model for decoding alone (`Transformer.for_decoding`), its weights in that precision: auto as `resolve_precision` has it.
+    """A model `for_decoding`, its weights in that precision: auto as `resolve_precision` has it.
 
     int8: linear layers on a CPU, weights once, inputs as they come.
     """

@@ -17,7 +17,7 @@ VECTOR = 32
 class Int8Linear(nn.Module):
     """A linear layer whose weights are whole numbers from -127 to 127, times a scale for each output.
 
-    Its inputs are rounded as they come: to int8 by the range of them all (PyTorch's dynamic quantisation), a few rows of a small
+    Its inputs are rounded as they come: to int8 by the range of them all (PyTorch's dynamic quantisation), those of a small
     product to bf16.
     """
 

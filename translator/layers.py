@@ -130,17 +130,17 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward.leave(x, y), weights
 
     def step(
-        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, keys: Tensor, values: Tensor, bias: Tensor | None, *,
+        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, memory: Tensor, bias: Tensor | None, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.
 
-        keys, values: the memory's, (B, H, S, head width), with the bias of `step_across`.
+        memory: its keys, then values, (2, B, H, S, head width), with the bias of `step_across`.
         """
         y = self.self_attention.step(self.around_self.enter(x), rows, cache, past)
         x = self.around_self.leave(x, y)
         y, weights = self.cross_attention.step_across(
-            self.around_cross.enter(x), rows, keys, values, bias=bias, need_weights=need_weights)
+            self.around_cross.enter(x), rows, memory, bias=bias, need_weights=need_weights)
         x = self.around_cross.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y), weights

@@ -71,7 +71,7 @@ class DecoderState:
     """What step-wise decoding remembers of B sentences, with K hypotheses each."""
 
     caches: list[KeyValueCache]  # one a layer
-    memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention keys and values, each (B, H, S, head width)
+    memory: list[Tensor]  # one a layer: cross-attention's keys, then values, (2, B, H, S, head width)
     bias: Tensor | None  # (B, 1, 1, S), `forbidding` all but real source tokens; None: all are
     past: Past
     coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
@@ -89,7 +89,7 @@ class DecoderState:
         """Keep only these sentences (B',), in this order."""
         for cache in self.caches:
             cache.select(sentences)
-        self.memory = [select_in_place(keys, values, sentences) for keys, values in self.memory]
+        self.memory = [select_in_place(held, sentences) for held in self.memory]
         self.bias = None if self.bias is None else self.bias[sentences]
         self.past.select(sentences)
         if self.coverage is not None:
@@ -196,7 +196,8 @@ class Transformer(nn.Module):
         real = keys_mask(mask)
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
-            memory=[_contiguous(*layer.cross_attention.keys_values(memory)) for layer in self._decoder_layers()],
+            # Stacked they lie as products need them.
+            memory=[torch.stack(layer.cross_attention.keys_values(memory)) for layer in self._decoder_layers()],
             bias=None if real is None else forbidding(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
@@ -209,10 +210,10 @@ class Transformer(nn.Module):
         start = state.past.length
         state.past.append(tokens.size(1))
         x = self.target_embedding(rows.pack(tokens)[:, None], start=start)[:, 0]  # (N, D)
-        for number, (layer, cache, (keys, values)) in enumerate(
+        for number, (layer, cache, memory) in enumerate(
                 zip(self._decoder_layers(), state.caches, state.memory, strict=True)):
             follow = state.coverage is not None and number == self.aligned_layer
-            x, weights = layer.step(x, rows, cache, state.past, keys, values, state.bias, need_weights=follow)
+            x, weights = layer.step(x, rows, cache, state.past, memory, state.bias, need_weights=follow)
             if weights is not None and state.coverage is not None:
                 state.coverage = state.coverage + weights.mean(dim=1)
         return self.decoder_norm(x)
@@ -231,8 +232,3 @@ class Transformer(nn.Module):
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         return (layer for layer in self.decoder if isinstance(layer, DecoderLayer))
-
-
-def _contiguous(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Laid out once as products need them, instead of at every step."""
-    return keys.contiguous(), values.contiguous()

@@ -104,40 +104,37 @@ class Past:
 class KeyValueCache:
     """One layer's keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side.
 
-    Each (B, H, room, K), by the entries of a `Past`; anything finite where none is taken.
+    Of the room that a `Past` has, whose entries they take, what is not taken may be anything finite.
     """
 
     def __init__(self) -> None:
-        self.keys = self.values = torch.empty(0)
+        self.held = torch.empty(0)  # (2, B, H, room, K): keys, then values
 
-    def write(self, keys: Tensor, values: Tensor, past: Past) -> None:
-        """Enter the newest tokens' keys and values, (B, H, hypotheses, K), which `past` has counted."""
-        newest = slice(past.entries - keys.size(2), past.entries)
-        if not self.keys.numel():
-            self.keys, self.values = (new.new_zeros(*new.shape[:2], past.room, new.size(3)) for new in (keys, values))
-        elif self.keys.size(2) < past.room:
-            more = past.room - self.keys.size(2)
-            self.keys, self.values = (F.pad(held, (0, 0, 0, more)) for held in (self.keys, self.values))
-        self.keys[:, :, newest] = keys
-        self.values[:, :, newest] = values
+    def write(self, newest: Tensor, past: Past) -> None:
+        """Enter the newest tokens' keys and values, (2, B, H, hypotheses, K), which `past` has counted."""
+        if not self.held.numel():
+            self.held = newest.new_zeros(*newest.shape[:3], past.room, newest.size(4))
+        elif self.held.size(3) < past.room:
+            self.held = F.pad(self.held, (0, 0, 0, past.room - self.held.size(3)))
+        self.held[:, :, :, past.entries - newest.size(3) : past.entries] = newest
 
     def keep(self, entries: Tensor) -> None:
         """Move the entries (B, E) of each sentence to the front."""
-        batch, heads, room, _ = self.keys.shape
+        _, batch, heads, room, _ = self.held.shape
         first = torch.arange(0, batch * heads * room, room, device=entries.device).view(batch, heads, 1)
         rows = first + entries[:, None]  # (B, H, E) of the B x H x room; `gather` would be told of every number
-        for held in (self.keys, self.values):
-            held[:, :, : entries.size(1)] = held.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        for each in (self.held[0], self.held[1]):
+            each[:, :, : entries.size(1)] = each.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
-        if self.keys.numel():
-            self.keys, self.values = select_in_place(self.keys, self.values, sentences)
+        if self.held.numel():
+            self.held = select_in_place(self.held, sentences)
 
 
-def select_in_place(keys: Tensor, values: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """keys[rows] and values[rows], written over what they were: a row that stays in its place is not copied."""
-    moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-    for held in (keys, values):
-        held.index_copy_(0, moved, held.index_select(0, rows[moved]))
-    return keys[: len(rows)], values[: len(rows)]
+def select_in_place(held: Tensor, sentences: Tensor) -> Tensor:
+    """Of keys and values (2, B, ...) those of some sentences, written over what was: what stays in its place is not copied."""
+    moved = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
+    for each in (held[0], held[1]):
+        each.index_copy_(0, moved, each.index_select(0, sentences[moved]))
+    return held[:, : len(sentences)]

@@ -188,11 +188,11 @@ class _Beams:
         if self.look_every > 1 or ends.any():
             self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
             self.scores = totals.masked_fill(ends, -torch.inf)
+            if not self.config.places_stay:
+                self.places = self.places - ends.unflatten(1, (self.config.groups, -1)).sum(dim=2)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
         if self.config.places_stay:
             self._keep_best()
-        else:
-            self.places = self.places - ends.unflatten(1, (self.config.groups, -1)).sum(dim=2)
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 

@@ -193,19 +193,8 @@ class MultiHeadAttention(nn.Module):
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
         x = in_product_precision(x)
-        return self.attend(x, *self.keys_values(x if memory is None else memory), mask=mask, need_weights=need_weights)
-
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values (B, H, S, K) of memory (B, S, D)."""
-        memory = in_product_precision(memory)
-        keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
-        return self._turn(keys), values
-
-    def attend(
-        self, x: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from x (B, T, D) to keys and values (B, H, S, K), in self-attention its own."""
         queries = self._turn(self._split_heads(self.W_q(x)))
+        keys, values = self.keys_values(x if memory is None else memory)
         length, key_length = x.size(1), keys.size(2)
         if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(
@@ -221,8 +210,17 @@ class MultiHeadAttention(nn.Module):
         heads, weights = self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
         return self.W_o(heads), weights
 
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, H, S, K) of memory (B, S, D)."""
+        memory = in_product_precision(memory)
+        keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
+        return self._turn(keys), values
+
     def join(self) -> None:
-        """From now on have `step` map to queries, keys and values at once: one larger product. For decoding alone."""
+        """Have `step` map to queries, keys and values by one product from now on, whose weights are held besides.
+
+        For decoding alone: they do not follow the others.
+        """
         maps = (self.W_q, self.W_k, self.W_v)
         self.W_qkv = linear_of(torch.cat([W.weight for W in maps]), torch.cat([W.bias for W in maps]))
 

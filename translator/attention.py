@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         self.W_k = nn.Linear(d_model, d_model)
         self.W_v = nn.Linear(d_model, d_model)
         self.W_o = nn.Linear(d_model, d_model)
-        self.W_qkv: nn.Module | None = None  # the first three as one
+        self.W_qkv: nn.Module | None = None  # the first three as one: see `join`
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False

@@ -25,7 +25,7 @@ class Int8Linear(nn.Module):
         """weight (outputs, inputs) int8, scales (outputs,), bias (outputs,)."""
         super().__init__()
         self.weight, self.scales, self.bias = weight, scales, bias
-        # The numbers of a small input, if it may be one.
+        # Inputs of no more numbers than this make a small product that may be taken so.
         self.small = 0 if weight.size(1) % VECTOR else SMALL_PRODUCT // weight.size(0)
         self.scales_of_small = scales.bfloat16()
         with warnings.catch_warnings():

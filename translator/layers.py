@@ -57,7 +57,7 @@ class GatedFeedForward(nn.Module):
 class PreNorm(nn.Module):
     """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745.
 
-    That is `leave(x, f(enter(x)))`, for f that return more than their output or are given more than x.
+    In two parts, `leave(x, f(enter(x)))`: sublayers f differ in what they are given besides and return besides.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -57,7 +57,7 @@ class GatedFeedForward(nn.Module):
 class PreNorm(nn.Module):
     """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745.
 
-    In two parts, `leave(x, f(enter(x)))`: sublayers f differ in what they are given besides and return besides.
+    Called in two parts, as leave(x, f(enter(x))): some sublayers f are given more than x, or return more than their output.
     """
 
     def __init__(self, config: ModelConfig) -> None:

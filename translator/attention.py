@@ -229,7 +229,7 @@ class MultiHeadAttention(nn.Module):
 
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
-        newest = rows.unpack(self._all_three(x)).permute(2, 0, 3, 1, 4)  # (3, B, H, hypotheses, K)
+        newest = rows.unpack(self._queries_keys_values(x)).permute(2, 0, 3, 1, 4)  # (3, B, H, hypotheses, K)
         if self.rotary is not None:
             newest = torch.cat([self.rotary(newest[:2], past.now), newest[2:]])
         cache.write(newest[1:], past)
@@ -269,7 +269,7 @@ class MultiHeadAttention(nn.Module):
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         return _join_heads(heads), weights if need_weights else None
 
-    def _all_three(self, x: Tensor) -> Tensor:
+    def _queries_keys_values(self, x: Tensor) -> Tensor:
         """The queries, keys and values of x (N, D): (N, 3, H, K)."""
         if self.W_qkv is not None:
             return self.W_qkv(x).view(len(x), 3, self.num_heads, -1)

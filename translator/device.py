@@ -85,7 +85,7 @@ def in_product_precision(x: Tensor) -> Tensor:
 
 
 def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
-    """A model `for_decoding`, its weights in that precision: auto as `resolve_precision` has it.
+    """A model that is for decoding alone, its weights in that precision: auto as `resolve_precision` has it.
 
     int8: linear layers on a CPU, weights once, inputs as they come.
     """
@@ -105,8 +105,9 @@ def some_outputs(layer: Any, outputs: Tensor) -> nn.Module:
     if isinstance(layer, Int8Linear):
         return layer.some(outputs)
     weight = layer.weight[outputs]
-    return linear_of(
-        _by_columns(weight) if layer.weight.stride(0) == 1 else weight, None if layer.bias is None else layer.bias[outputs])
+    if layer.weight.stride(0) == 1:
+        weight = _by_columns(weight)
+    return linear_of(weight, None if layer.bias is None else layer.bias[outputs])
 
 
 def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:

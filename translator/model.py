@@ -139,7 +139,7 @@ class Transformer(nn.Module):
         return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
 
     def for_decoding(self) -> Transformer:
-        """This model, not to be trained again: its output projection a layer of its own, the maps of a step's inputs joined."""
+        """This model, not to be trained again: with an output projection of its own, and steps by `MultiHeadAttention.join`."""
         if isinstance(self.output, TiedProjection):
             self.output = linear_of(self.output.weight, self.output.bias)
         for layer in self._decoder_layers():

@@ -262,7 +262,7 @@ def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(joined,
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=True, **options)
     if joined:
-        attention.join()
+        attention.join("W_q", "W_k", "W_v")
     if attention.relative is not None:
         nn.init.normal_(attention.relative.bias.weight)
     with torch.inference_mode():

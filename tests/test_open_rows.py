@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.conftest import model_config, random_model
 from tests.toys import ToyState, random_toy, sources, toy_config
 from translator.open_rows import OpenRows
-from translator.past import select_in_place
+from translator.past import move_to_front
 from translator.search import search
 from translator.search.engine import one_of_few, with_few_moved
 
@@ -78,7 +78,7 @@ def test_rows_that_leave_move_few_of_those_that_stay(data: st.DataObject) -> Non
     assert all(kept[number] == number for number in chosen.tolist() if number < len(chosen))
     any_order = torch.tensor(data.draw(st.permutations(chosen.tolist())), dtype=torch.long)
     for rows in (kept, any_order):
-        held = torch.stack([x, -x])
-        left = select_in_place(held, rows)
-        assert torch.equal(left, torch.stack([x[rows], -x[rows]]))
-        assert left.data_ptr() == held.data_ptr()
+        held = (x.clone(), -x)
+        move_to_front(held, rows)
+        assert torch.equal(held[0][: len(rows)], x[rows])
+        assert torch.equal(held[1][: len(rows)], -x[rows])

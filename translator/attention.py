@@ -23,8 +23,9 @@ from translator.positions import RelativeBias, RotaryPositions
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys...
 CPU_FUSED_FROM = 512
-# ... but for up to so many sentences, where nothing is masked or trained and calls cost more than what they compute.
+# ... but for up to so many sentences and scores, where nothing is masked or trained: calls cost more than what they compute.
 CPU_FUSED_UP_TO = 8
+CPU_FUSED_SCORES = 2**13
 # Numbers in a CPU's vectors: PyTorch takes the softmax of shorter rows one number at a time, up to fifteen times as slowly.
 VECTORS = {"AVX2": 8, "AVX512": 16}
 # Fewer numbers than these are had sooner one by one than lengthened.
@@ -104,8 +105,9 @@ def fused_attention(
     """
     if mask is None:
         bias = None if bias is None else bias.to(queries.dtype)
-        return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=bias, dropout_p=dropout_p, is_causal=causal)
+        with onednn(keys.size(2) >= CPU_FUSED_FROM or torch.is_grad_enabled()):
+            return F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=bias, dropout_p=dropout_p, is_causal=causal)
     # Kernels differ in what they make of a row without keys, some of it NaN: let such a row see everything, then zero it.
     seeing = mask.any(dim=-1, keepdim=True)
     allowed = mask | ~seeing
@@ -173,6 +175,7 @@ class MultiHeadAttention(nn.Module):
         """`window`: tokens each side that a token may see, all if None. `rotary` and `relative`: for self-attention."""
         super().__init__()
         self.num_heads = num_heads
+        self.head_width = d_model // num_heads
         self.dropout = dropout
         self.causal = causal
         self.window = window
@@ -182,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         self.W_k = nn.Linear(d_model, d_model)
         self.W_v = nn.Linear(d_model, d_model)
         self.W_o = nn.Linear(d_model, d_model)
-        self.W_qkv: nn.Module | None = None  # the first three as one: see `join`
+        self.joined: nn.Linear | None = None  # what `join` makes of some of them
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
@@ -193,8 +196,11 @@ class MultiHeadAttention(nn.Module):
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
         x = in_product_precision(x)
-        queries = self._turn(self._split_heads(self.W_q(x)))
-        keys, values = self.keys_values(x if memory is None else memory)
+        if memory is None:
+            queries, keys, values = self._queries_keys_values(x)
+        else:
+            queries = self._split_heads(self.W_q(x))
+            keys, values = self.keys_values(memory)
         length, key_length = x.size(1), keys.size(2)
         if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(
@@ -211,25 +217,43 @@ class MultiHeadAttention(nn.Module):
         return self.W_o(heads), weights
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values (B, H, S, K) of memory (B, S, D)."""
+        """The keys and values (B, H, S, K) of memory (B, S, D), for cross-attention."""
+        if self.joined is not None:
+            keys, values = self._split_joined(self.joined(memory))
+            return keys, values
         memory = in_product_precision(memory)
-        keys, values = self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
-        return self._turn(keys), values
+        return self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
 
-    def join(self) -> None:
-        """Have `step` map to queries, keys and values by one product from now on, whose weights are held besides.
+    def join(self, *names: str) -> None:
+        """Have one product do what these maps do, in their place, for decoding alone.
 
-        For decoding alone: they do not follow the others.
+        "W_q", "W_k", "W_v" of self-attention; "W_k", "W_v" of cross-attention.
         """
-        maps = (self.W_q, self.W_k, self.W_v)
-        self.W_qkv = linear_of(torch.cat([W.weight for W in maps]), torch.cat([W.bias for W in maps]))
+        maps = [getattr(self, name) for name in names]
+        self.joined = linear_of(torch.cat([W.weight for W in maps]), torch.cat([W.bias for W in maps]))
+        for name in names:
+            delattr(self, name)
+
+    def maps(self) -> list[nn.Linear]:
+        """To queries, keys and values, whether or not some are joined."""
+        if self.joined is None:
+            return [self.W_q, self.W_k, self.W_v]
+        width = self.num_heads * self.head_width
+        parts = zip(self.joined.weight.split(width), self.joined.bias.split(width), strict=True)
+        joined = [linear_of(weight, bias) for weight, bias in parts]
+        return joined if len(joined) == 3 else [self.W_q, *joined]
 
     def step(self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past) -> Tensor:
         """Self-attention of the newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D).
 
         Each attends to its own past, which `cache` holds and `past` tells, as in the causal pass over all its tokens.
         """
-        newest = rows.unpack(self._queries_keys_values(x)).permute(2, 0, 3, 1, 4)  # (3, B, H, hypotheses, K)
+        if self.joined is not None:
+            mapped = self.joined(x)
+        else:
+            x = in_product_precision(x)
+            mapped = torch.cat([W(x) for W in self.maps()], dim=1)
+        newest = self._split_joined(rows.unpack(mapped))  # (3, B, H, hypotheses, K)
         if self.rotary is not None:
             newest = torch.cat([self.rotary(newest[:2], past.now), newest[2:]])
         cache.write(newest[1:], past)
@@ -245,16 +269,15 @@ class MultiHeadAttention(nn.Module):
         return self.W_o(rows.pack(heads))
 
     def step_across(
-        self, x: Tensor, rows: OpenRows, memory: Tensor, *, bias: Tensor | None, need_weights: bool = False
+        self, x: Tensor, rows: OpenRows, memory: tuple[Tensor, Tensor], *, bias: Tensor | None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention of the same tokens, x (N, D) -> (N, D); the weights (B, H, K, S) if `need_weights`.
 
-        memory: its keys, then values, (2, B, H, S, K), shared by all hypotheses of a sentence, whose queries stand side by
+        memory: its keys and values, (B, H, S, K) each, shared by all hypotheses of a sentence, whose queries stand side by
         side; bias (B, 1, 1, S): `forbidding` all but real tokens, None where all are.
         """
         queries = self._split_heads(rows.unpack(self.W_q(x)))
-        keys, values = memory.unbind()
-        heads, weights = self._weigh(queries, keys, values, None, bias, need_weights=need_weights)
+        heads, weights = self._weigh(queries, *memory, None, bias, need_weights=need_weights)
         return self.W_o(rows.pack(heads)), weights
 
     def _weigh(
@@ -263,24 +286,29 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """What the heads find, (B, T, D), by the faster path; the weights (B, H, T, S) only if asked for."""
         dropout_p = self.dropout if self.training else 0.0
-        if not need_weights and _fused_pays(queries, keys, masked=mask is not None or bias is not None):
+        if not need_weights and _fused_pays(queries, keys, masked=mask is not None):
             heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
             return _join_heads(heads), None
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         return _join_heads(heads), weights if need_weights else None
 
-    def _queries_keys_values(self, x: Tensor) -> Tensor:
-        """The queries, keys and values of x (N, D): (N, 3, H, K)."""
-        if self.W_qkv is not None:
-            return self.W_qkv(x).view(len(x), 3, self.num_heads, -1)
-        x = in_product_precision(x)
-        return torch.stack([W(x) for W in (self.W_q, self.W_k, self.W_v)], dim=1).unflatten(2, (self.num_heads, -1))
+    def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of x (B, T, D), for self-attention, each (B, H, T, K)."""
+        if self.joined is not None:
+            queries, keys, values = self._split_joined(self.joined(x))
+        else:
+            queries, keys, values = (self._split_heads(W(x)) for W in self.maps())
+        return self._turn(queries), self._turn(keys), values
 
     def _turn(self, heads: Tensor) -> Tensor:
         return heads if self.rotary is None else self.rotary(heads, _positions(heads))
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+
+    def _split_joined(self, x: Tensor) -> Tensor:
+        heads = x.view(*x.shape[:-1], -1, self.num_heads, self.head_width)
+        return heads.permute(2, 0, 3, 1, 4)  # (B, T, maps x D) -> (maps, B, H, T, K)
 
     def _restrict(self, mask: Tensor | None, length: int, key_length: int, device: torch.device) -> Tensor | None:
         """`mask` together with causality and window; None where nothing is forbidden."""
@@ -325,7 +353,9 @@ def _positions(heads: Tensor) -> Tensor:
 
 def _fused_pays(queries: Tensor, keys: Tensor, *, masked: bool) -> bool:
     """Whether PyTorch's kernel outruns the formula."""
-    few = queries.size(0) <= CPU_FUSED_UP_TO and not masked and not torch.is_grad_enabled()
+    batch, heads, length, _ = queries.shape
+    few = batch <= CPU_FUSED_UP_TO and batch * heads * length * keys.size(2) <= CPU_FUSED_SCORES
+    few = few and not masked and not torch.is_grad_enabled()
     return queries.device.type != "cpu" or keys.size(2) >= CPU_FUSED_FROM or few
 
 

@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -179,16 +179,20 @@ def multiply_by_onednn() -> None:
         settings.fp32_precision = before
 
 
-@contextmanager
-def onednn(wanted: bool) -> Iterator[None]:
+def onednn(wanted: bool) -> AbstractContextManager[None]:
     """Inside, oneDNN multiplies on a CPU only if that is wanted; else MKL does, or PyTorch itself."""
+    # Asked for several times a layer: where nothing changes, that must cost nothing.
+    return nullcontext() if wanted or not torch.backends.mkldnn.enabled else _without_onednn()
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
     settings: Any = torch.backends.mkldnn
-    before = settings.enabled
-    settings.enabled = before and wanted
+    settings.enabled = False
     try:
         yield
     finally:
-        settings.enabled = before
+        settings.enabled = True
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from translator.device import linear_of
 from translator.dropout import dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
-from translator.past import KeyValueCache, Past, select_in_place
+from translator.past import KeyValueCache, Past, move_to_front
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 
@@ -71,7 +71,7 @@ class DecoderState:
     """What step-wise decoding remembers of B sentences, with K hypotheses each."""
 
     caches: list[KeyValueCache]  # one a layer
-    memory: list[Tensor]  # one a layer: cross-attention's keys, then values, (2, B, H, S, head width)
+    memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention's keys and values, (B, H, S, head width)
     bias: Tensor | None  # (B, 1, 1, S), `forbidding` all but real source tokens; None: all are
     past: Past
     coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
@@ -89,7 +89,9 @@ class DecoderState:
         """Keep only these sentences (B',), in this order."""
         for cache in self.caches:
             cache.select(sentences)
-        self.memory = [select_in_place(held, sentences) for held in self.memory]
+        for held in self.memory:
+            move_to_front(held, sentences)
+        self.memory = [(keys[: len(sentences)], values[: len(sentences)]) for keys, values in self.memory]
         self.bias = None if self.bias is None else self.bias[sentences]
         self.past.select(sentences)
         if self.coverage is not None:
@@ -139,11 +141,14 @@ class Transformer(nn.Module):
         return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
 
     def for_decoding(self) -> Transformer:
-        """This model, not to be trained again: with an output projection of its own, and steps by `MultiHeadAttention.join`."""
+        """This model, not to be trained again: with an output projection of its own, and maps joined in attention."""
         if isinstance(self.output, TiedProjection):
             self.output = linear_of(self.output.weight, self.output.bias)
-        for layer in self._decoder_layers():
-            layer.self_attention.join()
+        for layer in list(self.modules()):
+            if isinstance(layer, EncoderLayer | DecoderLayer):
+                layer.self_attention.join("W_q", "W_k", "W_v")
+            if isinstance(layer, DecoderLayer):
+                layer.cross_attention.join("W_k", "W_v")
         return self
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -194,10 +199,10 @@ class Transformer(nn.Module):
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> DecoderState:
         """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
         real = keys_mask(mask)
+        projected = (layer.cross_attention.keys_values(memory) for layer in self._decoder_layers())
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
-            # Stacked they lie as products need them.
-            memory=[torch.stack(layer.cross_attention.keys_values(memory)) for layer in self._decoder_layers()],
+            memory=[(keys.contiguous(), values.contiguous()) for keys, values in projected],  # as products need them
             bias=None if real is None else forbidding(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 

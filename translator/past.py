@@ -6,6 +6,8 @@ of a head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -129,12 +131,12 @@ class KeyValueCache:
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
         if self.held.numel():
-            self.held = select_in_place(self.held, sentences)
+            move_to_front((self.held[0], self.held[1]), sentences)
+            self.held = self.held[:, : len(sentences)]
 
 
-def select_in_place(held: Tensor, sentences: Tensor) -> Tensor:
-    """Of keys and values (2, B, ...) those of some sentences, written over what was: what stays in its place is not copied."""
+def move_to_front(held: Sequence[Tensor], sentences: Tensor) -> None:
+    """Write those of some sentences over the first of all, (B, ...) each: what stays in its place is not copied."""
     moved = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
-    for each in (held[0], held[1]):
+    for each in held:
         each.index_copy_(0, moved, each.index_select(0, sentences[moved]))
-    return held[:, : len(sentences)]

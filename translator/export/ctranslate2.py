@@ -119,7 +119,7 @@ def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, vocab: int, pos
 
 
 def _set_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
-    _set_linear(spec.linear[0], attention.W_q, attention.W_k, attention.W_v)
+    _set_linear(spec.linear[0], *attention.maps())
     _set_linear(spec.linear[1], attention.W_o)
     _set_norm(spec.layer_norm, norm)
     if attention.relative is not None:
@@ -128,8 +128,9 @@ def _set_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Layer
 
 
 def _set_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
-    _set_linear(spec.linear[0], attention.W_q)
-    _set_linear(spec.linear[1], attention.W_k, attention.W_v)
+    queries, keys, values = attention.maps()
+    _set_linear(spec.linear[0], queries)
+    _set_linear(spec.linear[1], keys, values)
     _set_linear(spec.linear[2], attention.W_o)
     _set_norm(spec.layer_norm, norm)
 

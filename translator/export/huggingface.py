@@ -177,7 +177,7 @@ def _layer(name: str, layer: Any, order: Tensor) -> Named:
 
 
 def _attention(name: str, attention: Any, order: Tensor) -> Named:
-    for theirs, ours in (("q_proj", attention.W_q), ("k_proj", attention.W_k), ("v_proj", attention.W_v)):
+    for theirs, ours in zip(("q_proj", "k_proj", "v_proj"), attention.maps(), strict=True):
         yield from _reading(f"{name}.{theirs}", ours, order)
     yield from _writing(f"{name}.out_proj", attention.W_o, order)
 

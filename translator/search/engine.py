@@ -170,6 +170,7 @@ class _Beams:
         # Where two may be equal, all are kept, to be told apart in the end.
         kept = config.beam_size if config.groups > 1 else config.n_best
         self.finished = _Finished.none(count, kept, device)
+        self.any_finished = False
         self.at_once = 1  # hypotheses whose probabilities are worked out together
         self.look_every = 1 if device.type == "cpu" else LOOK_EVERY
         never = [token for token in NEVER if not (token == UNK_ID and config.copy_unknown)]
@@ -186,6 +187,7 @@ class _Beams:
         ends = (tokens == EOS_ID) & (totals > -torch.inf)
         self.scores = totals
         if self.look_every > 1 or ends.any():
+            self.any_finished = True
             self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
             self.scores = totals.masked_fill(ends, -torch.inf)
             if not self.config.places_stay:
@@ -285,6 +287,8 @@ class _Beams:
 
     def _drop_done(self) -> None:
         """Take the sentences out of which nothing better can come; those that stay for the shape have no open hypothesis."""
+        if not self.any_finished and (self.scores > -torch.inf).all():  # as at most steps of a single sentence
+            return
         bound = self.scores.amax(dim=1) / self.longest_penalty
         open_still = bound > self.finished.scores[:, -1]
         if open_still.all():
@@ -297,6 +301,9 @@ class _Beams:
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
+        if not len(keep):
+            self.sentences = keep
+            return
         keep = with_few_moved(keep)
         self.state.select(keep)
         self.finished = self.finished.select(keep)

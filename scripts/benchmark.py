@@ -1,6 +1,7 @@
 """Measure speed: `python scripts/benchmark.py data=multi30k model=small`. Overrides are scripts/train.py's, but for init.
 
-With --run RUN, decoding with that run is measured instead. With --compare BEFORE AFTER, two reports are set side by side.
+With --run RUN, decoding with that run is measured instead; with --beside as well, in turn with other programs that run its
+weights. With --compare BEFORE AFTER, two reports are set side by side.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from translator.checkpoint import RunFolder
 from translator.config import RunConfig
 from translator.console import say
 from translator.data import load_split, prepare
-from translator.device import resolve_device, resolve_precision, tune_cpu
-from translator.errors import one_line_errors
+from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
+from translator.errors import UserError, one_line_errors
+from translator.side_by_side import EXPORTS, Figures, measure_side_by_side, side_by_side_table
 from translator.tatoeba import fetch_default
 from translator.trainer import Trainer, new_model
 from translator.workers import Job
 
+PRECISIONS: list[DecodingPrecision] = ["fp32", "bf16", "int8"]
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -44,8 +47,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=positive, default=5, help="stretches, whose medians are given (5)")
     parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split instead")
     parser.add_argument(
-        "--decode-in", action="append", choices=["fp32", "bf16", "int8"],
+        "--decode-in", action="append", choices=PRECISIONS,
         help="precision of decoding; may be given again (fp32, bf16 and, on a CPU, int8)")
+    parser.add_argument(
+        "--beside", action="append", choices=list(EXPORTS), default=[],
+        help="another program to decode with the run's weights in turn; may be given again")
     parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
     parser.add_argument("--shortlist", type=int, default=0, help="decode with this search.shortlist (0: with all pieces)")
     parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
@@ -64,7 +70,9 @@ def main() -> None:
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
-    if options.run:
+    if options.beside:
+        report |= {"workers": options.workers, "side_by_side": decode_side_by_side(device, options)}
+    elif options.run:
         report |= {"workers": options.workers, "shortlist": options.shortlist, "decoding": decode(device, options)}
     else:
         report["training"] = train(config, device, precision, options)
@@ -88,7 +96,7 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
 def decode(device: torch.device, options: argparse.Namespace) -> dict[str, object]:
     """The figures of translating the first test sentences of a trained run, by precision."""
     config = RunFolder(options.run).load_config()
-    precisions = options.decode_in or ["fp32", "bf16", *(["int8"] if device.type == "cpu" else [])]
+    precisions = options.decode_in or [name for name in PRECISIONS if name != "int8" or device.type == "cpu"]
     search = dataclasses.replace(config.search, shortlist=options.shortlist)
     jobs = {name: Job((str(options.run),), device.type, name, search, details=False) for name in precisions}
     jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
@@ -100,6 +108,20 @@ def decode(device: torch.device, options: argparse.Namespace) -> dict[str, objec
         for line in decoding_table(name, figures):
             say(line)
     return by_precision
+
+
+def decode_side_by_side(device: torch.device, options: argparse.Namespace) -> Figures:
+    """The figures of translating the first test sentences of a trained run here and by other programs."""
+    if options.run is None or device.type != "cpu" or options.shortlist:
+        raise UserError("--beside: compares decoding on a CPU: give --run and device=cpu, and leave out --shortlist")
+    test = load_split(RunFolder(options.run).load_config().data, "test")[: options.sentences]
+    say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
+    figures = measure_side_by_side(
+        options.run, test["source"], test["target"], formats=sorted(set(options.beside)),
+        precisions=options.decode_in or PRECISIONS, repeats=options.repeats, workers=options.workers)
+    for line in side_by_side_table(figures):
+        say(line)
+    return figures
 
 
 def positive(text: str) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from types import ModuleType
 
 import hydra
 from omegaconf import DictConfig
@@ -13,6 +11,7 @@ from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ExportConfig
 from translator.errors import UserError, one_line_errors
+from translator.export import module_of
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
@@ -39,15 +38,6 @@ def main(composed: DictConfig) -> None:
     print(f"written to {output}; its README.md has these lines:\n\n{usage}")
     if config.push:
         print(f"uploaded to {exporter.push(output, config.push)}")
-
-
-def module_of(form: str) -> ModuleType:
-    try:
-        return importlib.import_module(f"translator.export.{form}")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"format={form}: {error.name} is not installed; `make export FORMAT={form}` or pip install '.[{form}]' "
-            "brings it") from error
 
 
 def default_name(config: ExportConfig) -> str:

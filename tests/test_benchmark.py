@@ -76,12 +76,24 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
         told = [line for line in result.stderr.decode().splitlines() if line.startswith(precision) and "tokens/s" in line]
         assert len(told) == len(DECODING)
 
+    beside = script(
+        "benchmark", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", "--beside=huggingface", "--sentences=4",
+        "--repeats=1", "--decode-in=fp32", "--workers=2", f"--output={tmp_path}/b.json")
+    assert beside.returncode == 0, beside.stderr.decode()
+    settings = json.loads((tmp_path / "b.json").read_text())["side_by_side"]
+    assert set(settings) == {f"beam_{beam}_{how}" for beam in (1, 5) for how in ("file", "one_by_one")}
+    for systems in settings.values():
+        assert set(systems) == {"ctranslate2 float32", "ctranslate2 int8", "huggingface float32", "this fp32"}
+        assert all(row["sentences_per_second"] > 0 for row in systems.values())
+    assert settings["beam_5_file"]["this fp32"]["alike"] == 4
+
     compared = script("benchmark", "--compare", str(report), str(report))
     assert compared.returncode == 0
     assert {line.split()[-2] for line in compared.stdout.decode().splitlines()} == {"1.00"}
     assert_user_error(script("benchmark", "--compare", str(report), str(data)), str(data))
     assert_user_error(script("benchmark", "modle=tiny"), "modle")
     assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
+    assert_user_error(script("benchmark", "--beside=ctranslate2", "device=cpu"), "--beside")
     refused = script("benchmark", "--repeats=0")
     assert refused.returncode == 2
     assert b"argument --repeats: must be a whole number above 0, not 0" in refused.stderr

@@ -127,6 +127,19 @@ def test_ctranslate2_computes_the_same(translator, tmp_path):
     assert [r.hypotheses[0] for r in results] == [target.pieces(ids) for ids in ours(translator, GREEDY)]
 
 
+@pytest.mark.parametrize("translator", [{}, {"narrow": True}], ids=named, indirect=True)
+def test_int8_is_ours_rounded_and_changes_nothing_of_ours(translator, tmp_path):
+    before = [parameter.clone() for parameter in translator.models[0].parameters()]
+    to_ctranslate2.write(translator, Decoding.nearest(GREEDY, translator.models[0].config, None), tmp_path, "int8")
+    assert all(torch.equal(*pair) for pair in zip(translator.models[0].parameters(), before, strict=True))
+    theirs = ctranslate2.Translator(str(tmp_path), compute_type="float32", intra_threads=1)
+    source, target = translator.source_tokenizer, translator.target_tokenizer
+    sources, targets = source.encode(SOURCES), target.encode(TARGETS)
+    scored = theirs.score_batch([source.pieces(ids[:-1]) for ids in sources], [target.pieces(ids[:-1]) for ids in targets])
+    for log_probabilities, result in zip(our_log_probabilities(translator, sources, targets), scored, strict=True):
+        torch.testing.assert_close(torch.tensor(result.log_probs), log_probabilities, atol=0.1, rtol=0)
+
+
 # transformers
 
 

@@ -71,7 +71,9 @@ def measure_decoding(job: Job, sources: Sequence[str], *, repeats: int, workers:
     for beam_size, batch_size in DECODING:
         options = dataclasses.replace(job.search.plain(beam_size), shortlist=job.search.shortlist)
         if batch_size is None:
-            seconds, tokens = _time_file(dataclasses.replace(job, search=options), alike, repeats, workers)
+            seconds, translations = time_file(
+                dataclasses.replace(job, search=options), alike, repeats=repeats, workers=workers)
+            tokens = _tokens(translations)
         else:
             whole = dataclasses.replace(options, batch_tokens=2**30)
             groups = [alike[first : first + batch_size] for first in range(0, len(alike), batch_size)]
@@ -93,21 +95,20 @@ def decoding_table(precision: str, figures: Mapping[str, Mapping[str, float]]) -
         f"{row['tokens_per_second']:>10,.0f} tokens/s" for setting, row in figures.items()]
 
 
-def _time_file(job: Job, sources: Sequence[str], repeats: int, workers: int) -> tuple[float, int]:
-    """Seconds of a pass over `sources`, once the workers have started, and the tokens of its translations."""
-    requests = [Request(source) for source in sources]
+def time_file(job: Job, sources: Sequence[str], *, repeats: int, workers: int) -> tuple[float, list[Translation]]:
+    """Seconds of a pass over `sources`, by workers that have started and made one before; and the translations, in order."""
     # As many for each worker, of the same mixture: so all are at rest together when the clock starts.
-    count = workers * -(-len(requests) // (workers * CHUNK))
-    shares = [share for number in range(count) if (share := requests[number::count])]
-    answered = tokens = 0
-    start = 0.0
-    for group in translate_all(job, itertools.chain.from_iterable([shares] * (1 + repeats)), workers=workers):
-        answered += len(group)
-        if start:
-            tokens += _tokens([translation for translation, _ in group])
-        elif answered >= len(requests):  # the first pass is warm-up
-            start = time.perf_counter()
-    return (time.perf_counter() - start) / repeats, tokens // repeats
+    count = workers * -(-len(sources) // (workers * CHUNK))
+    shares = [share for number in range(count) if (share := range(len(sources))[number::count])]
+    asked = [[Request(sources[i]) for i in share] for share in shares]
+    answers = translate_all(job, itertools.chain.from_iterable([asked] * (1 + repeats)), workers=workers)
+    translations: dict[int, Translation] = {}
+    for share, group in zip(shares, itertools.islice(answers, len(shares)), strict=True):
+        translations.update(zip(share, (translation for translation, _ in group), strict=True))
+    start = time.perf_counter()
+    for _ in answers:
+        pass
+    return (time.perf_counter() - start) / repeats, [translations[i] for i in range(len(sources))]
 
 
 def _tokens(translations: Sequence[Translation]) -> int:

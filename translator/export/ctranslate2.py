@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import ctranslate2
 import numpy as np
 import torch
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
+from sentencepiece import SentencePieceProcessor
 from torch import nn
 
 from translator.attention import MultiHeadAttention
@@ -22,6 +25,11 @@ from translator.translate import Translator
 
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
 
+JOINT_FILES = ("tokenizer.model",) * 2
+SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
+# Sentences that it searches together.
+BATCH_SIZE = 32
+
 LIBRARY = "ctranslate2"
 USAGE = """\
 import ctranslate2
@@ -34,8 +42,8 @@ source, target = SentencePieceProcessor(folder + {source!r}), SentencePieceProce
 sentences = source.encode(["Where is the train station?", "I like tea."], out_type=str)
 longest = max(len(sentence) + 1 for sentence in sentences)
 results = model.translate_batch(
-    sentences, {options}, suppress_sequences={never},
-    max_input_length=0, min_decoding_length=0, max_decoding_length={limit})
+    sentences, {options},
+    max_decoding_length={limit})
 print(target.decode([result.hypotheses[0] for result in results]))
 """
 
@@ -60,20 +68,43 @@ def write(translator: Translator, decoding: Decoding, folder: Path, quantization
 
 def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
     """Python that translates by what stands in `folder`."""
-    # EOS is returned because it then counts in the length. Where our search ends when `beam_size` hypotheses have, at places
-    # that they then keep, theirs lets others take these: with patience it goes on long enough to find what ours finds.
-    options = f"beam_size={decoding.search.beam_size}"
-    if decoding.search.beam_size > 1:
-        options += f", length_penalty={decoding.length_penalty}, patience=2, return_end_token=True"
-    never = [[piece] for piece in translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID])]
+    options = _options(decoding, translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID]))
     source, target = _tokenizer_files(translator)
     return USAGE.format(
-        folder=f"{folder}/", source=source, target=target, options=options, never=never, limit=decoding.limit("longest"))
+        folder=f"{folder}/", source=source, target=target, limit=decoding.limit("longest"),
+        options=", ".join(f"{name}={value!r}" for name, value in options.items()))
+
+
+def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequence[str]], list[str]]:
+    """What translates texts as the lines of `usage` do, by so many workers of a thread each."""
+    model = ctranslate2.Translator(str(folder), inter_threads=threads, intra_threads=1)
+    files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
+    source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
+    options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]))
+
+    def translate(texts: Sequence[str]) -> list[str]:
+        sentences = source.encode(list(texts), out_type=str)
+        longest = max(len(sentence) + 1 for sentence in sentences)
+        results = model.translate_batch(
+            sentences, **options, max_decoding_length=decoding.most(longest), max_batch_size=BATCH_SIZE)
+        return list(target.decode([result.hypotheses[0] for result in results]))
+
+    return translate
+
+
+def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
+    """CTranslate2's, with which it finds what ours finds; never: the pieces that no output holds."""
+    options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
+    if decoding.search.beam_size > 1:
+        # EOS is returned because it then counts in the length. Where our search ends when `beam_size` hypotheses have, at
+        # places that they then keep, theirs lets others take these: with patience it goes on long enough to find the same.
+        options |= {"length_penalty": decoding.length_penalty, "patience": 2, "return_end_token": True}
+    return options | {
+        "suppress_sequences": [[piece] for piece in never], "max_input_length": 0, "min_decoding_length": 0}
 
 
 def _tokenizer_files(translator: Translator) -> tuple[str, str]:
-    joint = translator.source_tokenizer is translator.target_tokenizer
-    return ("tokenizer.model",) * 2 if joint else ("tokenizer.source.model", "tokenizer.target.model")
+    return JOINT_FILES if translator.source_tokenizer is translator.target_tokenizer else SEPARATE_FILES
 
 
 @torch.no_grad()
@@ -113,7 +144,7 @@ def _require_expressible(config: ModelConfig) -> None:
 
 
 def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, vocab: int, positions: int) -> None:
-    tokens.weight = embedding.tokens.weight[:vocab].numpy()
+    tokens.weight = embedding.tokens.weight[:vocab].numpy().copy()  # which it quantises in place
     if embedding.positions is not None:
         spec.position_encodings.encodings = embedding.positions(torch.zeros(1, positions, tokens.weight.shape[1]))[0].numpy()
 

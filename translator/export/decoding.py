@@ -26,8 +26,13 @@ class Decoding:
         _require_plain(search)
         return cls(search, _power(search, mean_length or TYPICAL_LENGTH), _positions(search, model))
 
+    def most(self, source: int) -> int:
+        """The most tokens of an output before EOS, of a source of so many, EOS counted."""
+        most = int(self.search.max_length_ratio * source) + self.search.max_length_extra
+        return most if self.search.max_length is None else min(self.search.max_length, most)
+
     def limit(self, source: str) -> str:
-        """The most tokens of an output before EOS as a Python expression, of that for the tokens of its source, EOS counted."""
+        """The same as a Python expression, of that for the tokens of the source."""
         limit = f"int({self.search.max_length_ratio:g} * {source}) + {self.search.max_length_extra}"
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from huggingface_hub import HfApi
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
     BlenderbotConfig,
     BlenderbotForConditionalGeneration,
     GenerationConfig,
@@ -41,6 +43,9 @@ ARCHITECTURES = {
 MARKERS: dict[str, Any] = {
     "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
     "forced_eos_token_id": EOS_ID}
+
+# Sentences that it searches together.
+BATCH_SIZE = 32
 
 LIBRARY = "transformers"
 USAGE = """\
@@ -76,6 +81,28 @@ def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
 def usage(translator: Translator, decoding: Decoding, name: str) -> str:
     """Python that translates by what stands in a folder, or on the hub, of this name."""
     return USAGE.format(name=name, limit=decoding.limit('batch["input_ids"].shape[1]'))
+
+
+def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequence[str]], list[str]]:
+    """What translates texts as the lines of `usage` do, those of like length together, on so many threads."""
+    torch.set_num_threads(threads)
+    disable_progress_bar()
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    config = generation_config(decoding)
+
+    def translate(texts: Sequence[str]) -> list[str]:
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        found: dict[int, str] = {}
+        for first in range(0, len(order), BATCH_SIZE):
+            some = order[first : first + BATCH_SIZE]
+            batch = tokenizer([texts[i] for i in some], return_tensors="pt", padding=True)
+            config.max_new_tokens = 1 + decoding.most(batch["input_ids"].shape[1])
+            outputs = model.generate(**batch, generation_config=config)
+            found.update(zip(some, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True))
+        return [found[i] for i in range(len(texts))]
+
+    return translate
 
 
 def push(folder: Path, repository: str) -> str:

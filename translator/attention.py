@@ -105,7 +105,7 @@ def fused_attention(
     """
     if mask is None:
         bias = None if bias is None else bias.to(queries.dtype)
-        with onednn(keys.size(2) >= CPU_FUSED_FROM or torch.is_grad_enabled()):
+        with onednn(keys.size(2) >= CPU_FUSED_FROM or not _suffers_from_onednn(queries)):
             return F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=bias, dropout_p=dropout_p, is_causal=causal)
     # Kernels differ in what they make of a row without keys, some of it NaN: let such a row see everything, then zero it.
@@ -320,11 +320,18 @@ class MultiHeadAttention(nn.Module):
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, of many small matrices: in float32 on a CPU without oneDNN, which copies keys with room behind them."""
-    if left.device.type != "cpu" or left.dtype != torch.float32 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    """left @ right, of many small matrices."""
+    with onednn(not _suffers_from_onednn(left)):
         return left @ right
-    with onednn(False):
-        return left @ right
+
+
+def _suffers_from_onednn(x: Tensor) -> bool:
+    """Whether many small products of x are had sooner without it, as of float32 in decoding on a CPU.
+
+    It takes longer to begin than a small one takes, and copies keys with room behind them.
+    """
+    in_decoding = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    return in_decoding and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def _softmax(scores: Tensor) -> Tensor:

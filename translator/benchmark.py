@@ -98,17 +98,18 @@ def decoding_table(precision: str, figures: Mapping[str, Mapping[str, float]]) -
 def time_file(job: Job, sources: Sequence[str], *, repeats: int, workers: int) -> tuple[float, list[Translation]]:
     """Seconds of a pass over `sources`, by workers that have started and made one before; and the translations, in order."""
     # As many for each worker, of the same mixture: so all are at rest together when the clock starts.
-    count = workers * -(-len(sources) // (workers * CHUNK))
-    shares = [share for number in range(count) if (share := range(len(sources))[number::count])]
+    count, order = workers * -(-len(sources) // (workers * CHUNK)), sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    shares = [share for number in range(count) if (share := order[number::count])]
     asked = [[Request(sources[i]) for i in share] for share in shares]
     answers = translate_all(job, itertools.chain.from_iterable([asked] * (1 + repeats)), workers=workers)
     translations: dict[int, Translation] = {}
     for share, group in zip(shares, itertools.islice(answers, len(shares)), strict=True):
         translations.update(zip(share, (translation for translation, _ in group), strict=True))
     start = time.perf_counter()
-    for _ in answers:
+    for _ in itertools.islice(answers, repeats * len(shares)):
         pass
-    return (time.perf_counter() - start) / repeats, [translations[i] for i in range(len(sources))]
+    seconds = time.perf_counter() - start
+    return seconds / repeats, [translations[i] for i in range(len(sources))]
 
 
 def _tokens(translations: Sequence[Translation]) -> int:

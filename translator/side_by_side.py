@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import multiprocessing
 import statistics
 import time
@@ -19,6 +20,7 @@ import torch
 from translator.benchmark import time_file
 from translator.checkpoint import RunFolder
 from translator.config import SearchConfig
+from translator.console import say
 from translator.device import DecodingPrecision, tune_cpu
 from translator.export import module_of
 from translator.export.decoding import Decoding
@@ -113,11 +115,11 @@ def measure_side_by_side(
             texts: dict[str, list[str]] = {}
             file: dict[str, list[float]] = defaultdict(list)
             alone: dict[str, list[float]] = defaultdict(list)
-            for _ in range(repeats):
-                for name, system in systems.items():
-                    rate, texts[name] = _in_own_process(system.of_file, sources, beam_size, workers=workers)
-                    file[name].append(rate)
-                    alone[name].append(_in_own_process(system.one_by_one, sources[:ALONE], beam_size))
+            for number, (name, system) in itertools.product(range(1, repeats + 1), systems.items()):
+                rate, texts[name] = _in_own_process(system.of_file, sources, beam_size, workers=workers)
+                file[name].append(rate)
+                alone[name].append(_in_own_process(system.one_by_one, sources[:ALONE], beam_size))
+                say(f"beam {beam_size}, round {number}: {name} {rate:,.1f} sentences/s, one by one {alone[name][-1]:,.1f}")
             first = texts[f"this {precisions[0]}"]
             for name in systems:
                 figures[f"beam_{beam_size}_file"][name] = {

@@ -92,7 +92,7 @@ def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequ
     config = generation_config(decoding)
 
     def translate(texts: Sequence[str]) -> list[str]:
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         found: dict[int, str] = {}
         for first in range(0, len(order), BATCH_SIZE):
             some = order[first : first + BATCH_SIZE]

@@ -117,7 +117,7 @@ def decode_side_by_side(device: torch.device, options: argparse.Namespace) -> Fi
     test = load_split(RunFolder(options.run).load_config().data, "test")[: options.sentences]
     say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
     figures = measure_side_by_side(
-        options.run, test["source"], test["target"], formats=sorted(set(options.beside)),
+        options.run, list(test["source"]), list(test["target"]), formats=sorted(set(options.beside)),
         precisions=options.decode_in or PRECISIONS, repeats=options.repeats, workers=options.workers)
     for line in side_by_side_table(figures):
         say(line)

@@ -10,13 +10,12 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ExportConfig
-from translator.errors import UserError, one_line_errors
-from translator.export import module_of
+from translator.errors import one_line_errors
+from translator.export import exportable, module_of
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
 from translator.files import write_text
-from translator.translate import Translator
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="export")
@@ -25,9 +24,7 @@ def main(composed: DictConfig) -> None:
     config = from_hydra(ExportConfig, composed)
     exporter = module_of(config.format)
     [run] = chosen_runs(config.run, config.runs)
-    translator = Translator(run, device="cpu")
-    if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
-        raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
+    translator = exportable(run)
     decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
     output = Path(config.output) if config.output else run / default_name(config)
     with replaced(output, run, config.format) as folder:

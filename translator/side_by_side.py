@@ -22,10 +22,9 @@ from translator.checkpoint import RunFolder
 from translator.config import SearchConfig
 from translator.console import say
 from translator.device import DecodingPrecision, tune_cpu
-from translator.export import module_of
+from translator.export import exportable, module_of
 from translator.export.decoding import Decoding
 from translator.metrics import score
-from translator.translate import Translator
 from translator.workers import Job
 
 # What is written for each format, by the name that it is told under.
@@ -140,7 +139,7 @@ def side_by_side_table(figures: Figures) -> list[str]:
 
 def _exported(run: Path, search: SearchConfig, folder: Path, formats: Sequence[str]) -> dict[str, Exported]:
     """The run's weights written for other programs."""
-    translator, mean_target = Translator(run, device="cpu"), RunFolder(run).mean_target()
+    translator, mean_target = exportable(run), RunFolder(run).mean_target()
     decodings = {
         size: Decoding.nearest(_search(search, size), translator.models[0].config, mean_target) for size in BEAM_SIZES}
     systems = {}

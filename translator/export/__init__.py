@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from types import ModuleType
 
 from translator.errors import UserError
+from translator.translate import Translator
 
 
 def module_of(form: str) -> ModuleType:
@@ -16,3 +18,11 @@ def module_of(form: str) -> ModuleType:
         raise UserError(
             f"format={form}: {error.name} is not installed; `make export FORMAT={form}` or pip install '.[{form}]' "
             "brings it") from error
+
+
+def exportable(run: Path) -> Translator:
+    """A trained run as the modules take it; UserError for what none of them can express."""
+    translator = Translator(run, device="cpu")
+    if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
+        raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
+    return translator

@@ -17,7 +17,7 @@ from torch import nn
 from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
 from translator.errors import UserError
-from translator.export.decoding import Decoding
+from translator.export.decoding import BATCH_SIZE, Decoding
 from translator.layers import GatedFeedForward
 from translator.model import Embedding, Transformer
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -27,9 +27,6 @@ ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activat
 
 JOINT_FILES = ("tokenizer.model",) * 2
 SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
-# Sentences that it searches together.
-BATCH_SIZE = 32
-
 LIBRARY = "ctranslate2"
 USAGE = """\
 import ctranslate2

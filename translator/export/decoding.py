@@ -10,6 +10,8 @@ from translator.errors import UserError
 
 # Tokens of a translation, where the run does not tell.
 TYPICAL_LENGTH = 20
+# Sentences that other programs are given to search together.
+BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)

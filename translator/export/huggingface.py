@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from translator.config import ModelConfig
 from translator.errors import UserError
-from translator.export.decoding import Decoding
+from translator.export.decoding import BATCH_SIZE, Decoding
 from translator.model import Transformer
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.translate import Translator
@@ -43,9 +43,6 @@ ARCHITECTURES = {
 MARKERS: dict[str, Any] = {
     "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
     "forced_eos_token_id": EOS_ID}
-
-# Sentences that it searches together.
-BATCH_SIZE = 32
 
 LIBRARY = "transformers"
 USAGE = """\

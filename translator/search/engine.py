@@ -301,7 +301,7 @@ class _Beams:
         for sentence, found in zip(
                 self.sentences[done].tolist(), self.finished.select(done).hypotheses(self.most[done]), strict=True):
             self.found[sentence] = found
-        if not len(keep):
+        if not len(keep):  # nothing is asked of the rest again
             self.sentences = keep
             return
         keep = with_few_moved(keep)

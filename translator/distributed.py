@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -129,10 +129,15 @@ def divide(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         return work(rows)
     each = math.ceil(len(rows) / size())
     rest = rows.new_zeros(each * size() - len(rows), *rows.shape[1:])  # gloo gathers parts of one size
-    mine = work(torch.cat([rows, rest]).view(size(), each, *rows.shape[1:])[rank()]).contiguous()
+    mine = work(torch.cat([rows, rest]).view(size(), each, *rows.shape[1:])[rank()])
+    return _from_all(mine).flatten(0, 1)[: len(rows)]
+
+
+def _from_all(mine: Tensor) -> Tensor:
+    """What each process gives, in their order: (P, ...) of P tensors of one shape."""
     parts = mine.new_empty(size(), *mine.shape)
-    dist.all_gather(list(parts), mine)
-    return parts.flatten(0, 1)[: len(rows)]
+    dist.all_gather(list(parts), mine.contiguous())
+    return parts
 
 
 class SideGroup:
@@ -163,8 +168,24 @@ class SideGroup:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor of which each process may hold a shard; every process must ask."""
-    return tensor.full_tensor() if _in_shards(tensor) else tensor
+    """A tensor of which each process may hold a shard, or a part of its sum; every process must ask."""
+    if not _in_shards(tensor):
+        return tensor
+    return stacked([tensor])[0] if tensor.placements[0].is_shard() else tensor.full_tensor()
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape (M, ...), whole, on top of each other: (N, M, ...). Every process must ask.
+
+    All shards come in one message, which is waited for. PyTorch's `full_tensor` sends one a tensor, and twice a process
+    training on a CPU has died in it, of a segmentation fault.
+    """
+    if not _in_shards(tensors[0]):
+        return torch.stack(list(tensors))
+    rows = len(tensors[0])
+    shards = torch.stack([cast("DTensor", tensor).to_local() for tensor in tensors])
+    rest = shards.new_zeros(len(shards), math.ceil(rows / size()) - shards.size(1), *shards.shape[2:])
+    return _from_all(torch.cat([shards, rest], dim=1)).transpose(0, 1).flatten(1, 2)[:, :rows]
 
 
 def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -178,18 +199,19 @@ def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def held_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A tensor as `other` is held: whole, or in shards."""
+    """A tensor, which all processes have alike, as `other` is held: whole, or in shards."""
     if not _in_shards(other):
         return whole(tensor)
     if _in_shards(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+    # Of what it has, each process takes its shard: without a source, nothing is sent, and without a copy, all of it is kept.
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None).clone()
 
 
 def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether each process holds a part of it: an attribute tells without importing the class."""
+    """Whether each process holds a part of it (a DTensor): an attribute tells without importing the class."""
     return hasattr(tensor, "placements")
 
 

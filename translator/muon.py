@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from translator.distributed import divide, held_like, whole
+from translator.distributed import divide, held_like, stacked
 
 MOMENTUM = 0.95
 # Steps of the iteration that orthogonalises updates: five are usual, three cost less and train as well here.
@@ -52,9 +52,9 @@ class Muon(Optimizer):
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
-                directions[matrix.shape][matrix] = whole(matrix.grad.lerp(momentum, MOMENTUM))
+                directions[matrix.shape][matrix] = matrix.grad.lerp(momentum, MOMENTUM)
             for shape, of_shape in directions.items():
-                updates = divide(partial(orthogonalised, precision=self.precision), torch.stack(list(of_shape.values())))
+                updates = divide(partial(orthogonalised, precision=self.precision), stacked(list(of_shape.values())))
                 for matrix, update in zip(of_shape, updates, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                     matrix.add_(held_like(update, matrix), alpha=-group["lr"] * 0.2 * math.sqrt(max(shape)))

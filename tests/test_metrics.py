@@ -3,7 +3,16 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from translator.metrics import LENGTH_BOUNDS, better, paired_bootstrap, score, scores_by_length, sentence_scores
+from translator.metrics import (
+    LENGTH_BOUNDS,
+    SentenceMetric,
+    better,
+    paired_bootstrap,
+    score,
+    scores_by_length,
+    sentence_scores,
+)
+from translator.pairwise import pairwise_scores
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]
@@ -86,6 +95,14 @@ def test_groups_are_scored_by_themselves_and_empty_ones_left_out() -> None:
 def test_sentence_chrf_ranks_bad_below_good() -> None:
     bad, worse, good = sentence_scores("chrf", ["Hauz", "", "Haus"], "Haus")
     assert worse < bad < good == 100
+
+
+@pytest.mark.parametrize("texts", [
+    [""], ["a b c d"], ["", "a", "ab", "a a a a a", "a a a", "Der Hund, der bellt.", "der Hund bellt", " ", *CLOSE, *FAR]])
+@pytest.mark.parametrize("metric", ["chrf", "bleu"])
+def test_scores_of_all_pairs_at_once_are_those_of_each(metric: SentenceMetric, texts: list[str]) -> None:
+    of_each = [sentence_scores(metric, texts, reference) for reference in texts]
+    assert pairwise_scores(metric, texts).T.tolist() == of_each
 
 
 def test_bootstrap_tells_a_real_difference_from_none() -> None:

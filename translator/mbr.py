@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from translator.metrics import SentenceMetric, sentence_scores
+import torch
+
+from translator.metrics import SentenceMetric
+from translator.pairwise import pairwise_scores
 
 
 def by_expected_score(candidates: Sequence[str], metric: SentenceMetric) -> list[str]:
@@ -17,8 +20,6 @@ def by_expected_score(candidates: Sequence[str], metric: SentenceMetric) -> list
     Every candidate is held to be as likely as any other, so one that was drawn twice counts twice.
     """
     counts = Counter(candidates)
-    expected = dict.fromkeys(counts, 0.0)
-    for reference, times in counts.items():
-        for candidate, score in zip(counts, sentence_scores(metric, list(counts), reference), strict=True):
-            expected[candidate] += times * score
+    times = torch.tensor(list(counts.values()), dtype=torch.float64)
+    expected = dict(zip(counts, (pairwise_scores(metric, list(counts)) @ times).tolist(), strict=True))
     return sorted(counts, key=lambda candidate: -expected[candidate])

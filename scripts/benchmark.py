@@ -31,7 +31,7 @@ from translator.console import say
 from translator.data import load_split, prepare
 from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import UserError, one_line_errors
-from translator.side_by_side import EXPORTS, Figures, measure_side_by_side, side_by_side_table
+from translator.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
 from translator.tatoeba import fetch_default
 from translator.trainer import Trainer, new_model
 from translator.workers import Job
@@ -50,7 +50,7 @@ def main() -> None:
         "--decode-in", action="append", choices=PRECISIONS,
         help="precision of decoding; may be given again (fp32, bf16 and, on a CPU, int8)")
     parser.add_argument(
-        "--beside", action="append", choices=list(EXPORTS), default=[],
+        "--beside", action="append", choices=list(SETTINGS), default=[],
         help="another program to decode with the run's weights in turn; may be given again")
     parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
     parser.add_argument("--shortlist", type=int, default=0, help="decode with this search.shortlist (0: with all pieces)")

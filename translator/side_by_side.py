@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import multiprocessing
+import operator
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -27,29 +29,41 @@ from translator.export.decoding import Decoding
 from translator.metrics import score
 from translator.workers import Job
 
-# What is written for each format, by the name that it is told under.
-EXPORTS: dict[str, dict[str, dict[str, Any]]] = {
-    "ctranslate2": {f"ctranslate2 {name}": {"quantization": name} for name in ("float32", "int8")},
-    "huggingface": {"huggingface float32": {}}}
+
+@dataclass(frozen=True)
+class Setting:
+    """With what options an exporter writes for another program, and with what options of its own that then searches."""
+
+    written: Mapping[str, Any] = field(default_factory=dict)
+    searching: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Of each format, by the name that it is told under.
+SETTINGS: dict[str, dict[str, Setting]] = {
+    "ctranslate2": {
+        "ctranslate2 float32": Setting({"quantization": "float32"}),
+        "ctranslate2 float32, patience=1": Setting({"quantization": "float32"}, {"patience": 1}),  # its default: finds less
+        "ctranslate2 int8": Setting({"quantization": "int8"})},
+    "huggingface": {"huggingface float32": Setting()}}
 BEAM_SIZES = (1, 5)
-# Sentences that are translated one after the other, which takes long, and how many of them before the clock starts.
+# Sentences that are translated one after the other, which takes long, and how many of them each system has at a turn.
 ALONE = 100
-WARM_UP = 10
+TURN = 10
 
 Translate = Callable[[Sequence[str]], list[str]]
 Figures = dict[str, dict[str, dict[str, float]]]  # by setting, system and name
-Result = TypeVar("Result")
+_translate: Translate  # of the one system that a process runs one by one
 
 
 class System(Protocol):
-    """A program with the weights, which a process of its own loads anew for each figure."""
+    """A program with the weights."""
 
     def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
         """Sentences a second in a second pass over sources, as fast as so many cores can, and the texts."""
         ...
 
-    def one_by_one(self, sources: Sequence[str], beam_size: int) -> float:
-        """Sentences a second where each waits for the one before, on one thread."""
+    def on_one_thread(self, beam_size: int) -> Translate:
+        """What translates so in this process."""
         ...
 
 
@@ -66,11 +80,11 @@ class Ours:
         seconds, translations = time_file(job, sources, repeats=1, workers=workers)
         return len(sources) / seconds, [translation.text for translation in translations]
 
-    def one_by_one(self, sources: Sequence[str], beam_size: int) -> float:
+    def on_one_thread(self, beam_size: int) -> Translate:
         torch.set_num_threads(1)
         tune_cpu()
         translator, search = self.job.load(), _search(self.job.search, beam_size)
-        return _one_by_one(lambda texts: [each.text for each in translator.translate(texts, search)], sources)
+        return lambda texts: [each.text for each in translator.translate(texts, search)]
 
 
 @dataclass(frozen=True)
@@ -80,19 +94,21 @@ class Exported:
     form: str
     folder: Path
     decodings: Mapping[int, Decoding]  # by beam size
+    searching: Mapping[str, Any]
 
     def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
-        translate = self._decoder(beam_size, threads=workers)
+        translate = self._on_threads(beam_size, workers)
         translate(sources)
         start = time.perf_counter()
         texts = translate(sources)
         return len(sources) / (time.perf_counter() - start), texts
 
-    def one_by_one(self, sources: Sequence[str], beam_size: int) -> float:
-        return _one_by_one(self._decoder(beam_size, threads=1), sources)
+    def on_one_thread(self, beam_size: int) -> Translate:
+        return self._on_threads(beam_size, 1)
 
-    def _decoder(self, beam_size: int, *, threads: int) -> Translate:
-        translate: Translate = module_of(self.form).decoder(self.folder, self.decodings[beam_size], threads=threads)
+    def _on_threads(self, beam_size: int, threads: int) -> Translate:
+        decoder = module_of(self.form).decoder
+        translate: Translate = decoder(self.folder, self.decodings[beam_size], threads=threads, **self.searching)
         return translate
 
 
@@ -100,40 +116,66 @@ def measure_side_by_side(
     run: Path, sources: Sequence[str], references: Sequence[str], *, formats: Sequence[str],
     precisions: Sequence[DecodingPrecision], repeats: int, workers: int,
 ) -> Figures:
-    """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn.
+    """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
 
-    Of whole files also BLEU, and how many of the texts are those in the first of our precisions.
+    Of whole files also BLEU, and how many of the texts are those in the first of our precisions; one by one also how many
+    times as fast as that, the median of the turns.
     """
     config = RunFolder(run).load_config()
-    figures: Figures = defaultdict(dict)
+    ours = f"this {precisions[0]}"
+    figures: Figures = {}
     with TemporaryDirectory() as folder:
         systems: dict[str, System] = dict(_exported(run, config.search, Path(folder), formats))
         for precision in precisions:
             systems[f"this {precision}"] = Ours(Job((str(run),), "cpu", precision, config.search, details=False))
         for beam_size in BEAM_SIZES:
             texts: dict[str, list[str]] = {}
-            file: dict[str, list[float]] = defaultdict(list)
-            alone: dict[str, list[float]] = defaultdict(list)
+            rates: dict[str, list[float]] = defaultdict(list)
             for number, (name, system) in itertools.product(range(1, repeats + 1), systems.items()):
-                rate, texts[name] = _in_own_process(system.of_file, sources, beam_size, workers=workers)
-                file[name].append(rate)
-                alone[name].append(_in_own_process(system.one_by_one, sources[:ALONE], beam_size))
-                say(f"beam {beam_size}, round {number}: {name} {rate:,.1f} sentences/s, one by one {alone[name][-1]:,.1f}")
-            first = texts[f"this {precisions[0]}"]
-            for name in systems:
-                figures[f"beam_{beam_size}_file"][name] = {
-                    "sentences_per_second": statistics.median(file[name]),
-                    "alike": sum(text == ours for text, ours in zip(texts[name], first, strict=True)),
+                with _process() as process:
+                    rate, texts[name] = process.submit(system.of_file, sources, beam_size, workers=workers).result()
+                rates[name].append(rate)
+                say(f"beam {beam_size}, round {number}: {name} {rate:,.1f} sentences/s")
+            figures[f"beam_{beam_size}_file"] = {
+                name: {
+                    "sentences_per_second": statistics.median(rates[name]),
+                    "alike": sum(map(operator.eq, texts[name], texts[ours])),
                     "bleu": score(texts[name], references, config.data.target)["bleu"].value}
-                figures[f"beam_{beam_size}_one_by_one"][name] = {"sentences_per_second": statistics.median(alone[name])}
+                for name in systems}
+            seconds = _one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
+            figures[f"beam_{beam_size}_one_by_one"] = {
+                name: {
+                    "sentences_per_second": TURN / statistics.median(seconds[name]),
+                    "times_ours": statistics.median(map(operator.truediv, seconds[ours], seconds[name]))}
+                for name in systems}
     return figures
+
+
+def _one_by_one(
+    systems: Mapping[str, System], beam_size: int, sources: Sequence[str], *, rounds: int
+) -> dict[str, list[float]]:
+    """The seconds of each system's turns: all have the same sentences, and a machine's moods, in one turn after the other."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(_process(_load, system, beam_size)) for name, system in systems.items()}
+        for process in processes.values():
+            process.submit(_seconds, sources[:TURN]).result()
+        for first in [*range(0, len(sources), TURN)] * rounds:
+            for name, process in processes.items():
+                seconds[name].append(process.submit(_seconds, sources[first : first + TURN]).result())
+    return seconds
+
+
+def _process(initializer: Callable[..., None] | None = None, *arguments: Any) -> ProcessPoolExecutor:
+    """One of its own, which begins with that."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer, arguments)
 
 
 def side_by_side_table(figures: Figures) -> list[str]:
     """What `measure_side_by_side` gives, a line for each setting and system."""
     return [
-        f"{setting.replace('_', ' '):<18} {name:<20} {row['sentences_per_second']:>8,.1f} sentences/s"
-        + (f", BLEU {row['bleu']:.2f}, {row['alike']:,.0f} texts alike" if "bleu" in row else "")
+        f"{setting.replace('_', ' '):<18} {name:<32} {row['sentences_per_second']:>8,.1f} sentences/s, "
+        + (f"BLEU {row['bleu']:.2f}, {row['alike']:,.0f} texts alike" if "bleu" in row else f"{row['times_ours']:.2f} x")
         for setting, systems in figures.items() for name, row in systems.items()]
 
 
@@ -144,10 +186,10 @@ def _exported(run: Path, search: SearchConfig, folder: Path, formats: Sequence[s
         size: Decoding.nearest(_search(search, size), translator.models[0].config, mean_target) for size in BEAM_SIZES}
     systems = {}
     for form in formats:
-        for name, options in EXPORTS[form].items():
+        for name, setting in SETTINGS[form].items():
             (folder / name).mkdir()
-            module_of(form).write(translator, decodings[BEAM_SIZES[0]], folder / name, **options)
-            systems[name] = Exported(form, folder / name, decodings)
+            module_of(form).write(translator, decodings[BEAM_SIZES[0]], folder / name, **setting.written)
+            systems[name] = Exported(form, folder / name, decodings, setting.searching)
     return systems
 
 
@@ -156,15 +198,15 @@ def _search(search: SearchConfig, beam_size: int) -> SearchConfig:
     return dataclasses.replace(search.plain(beam_size), length_penalty_form="power")
 
 
-def _one_by_one(translate: Translate, sources: Sequence[str]) -> float:
-    for source in sources[:WARM_UP]:
-        translate([source])
+def _load(system: System, beam_size: int) -> None:
+    """Have `_seconds` in this process be those of that system."""
+    global _translate
+    _translate = system.on_one_thread(beam_size)
+
+
+def _seconds(sources: Sequence[str]) -> float:
+    """For which these are translated, each after the one before."""
     start = time.perf_counter()
     for source in sources:
-        translate([source])
-    return len(sources) / (time.perf_counter() - start)
-
-
-def _in_own_process(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments, **options).result()
+        _translate([source])
+    return time.perf_counter() - start

@@ -25,6 +25,9 @@ from translator.translate import Translator
 
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
 
+# Where our search ends when `beam_size` hypotheses have, at places that they then keep, CTranslate2's lets others take these:
+# with this much patience it goes on long enough to find the same.
+PATIENCE = 2
 JOINT_FILES = ("tokenizer.model",) * 2
 SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
 LIBRARY = "ctranslate2"
@@ -72,12 +75,14 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
         options=", ".join(f"{name}={value!r}" for name, value in options.items()))
 
 
-def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequence[str]], list[str]]:
-    """What translates texts as the lines of `usage` do, by so many workers of a thread each."""
+def decoder(
+    folder: Path, decoding: Decoding, *, threads: int, patience: int = PATIENCE
+) -> Callable[[Sequence[str]], list[str]]:
+    """What translates texts as the lines of `usage` do, but for patience, by so many workers of a thread each."""
     model = ctranslate2.Translator(str(folder), inter_threads=threads, intra_threads=1)
     files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
     source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
-    options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]))
+    options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]), patience)
 
     def translate(texts: Sequence[str]) -> list[str]:
         sentences = source.encode(list(texts), out_type=str)
@@ -89,13 +94,12 @@ def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequ
     return translate
 
 
-def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
+def _options(decoding: Decoding, never: list[str], patience: int = PATIENCE) -> dict[str, Any]:
     """CTranslate2's, with which it finds what ours finds; never: the pieces that no output holds."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
     if decoding.search.beam_size > 1:
-        # EOS is returned because it then counts in the length. Where our search ends when `beam_size` hypotheses have, at
-        # places that they then keep, theirs lets others take these: with patience it goes on long enough to find the same.
-        options |= {"length_penalty": decoding.length_penalty, "patience": 2, "return_end_token": True}
+        # EOS is returned because it then counts in the length.
+        options |= {"length_penalty": decoding.length_penalty, "patience": patience, "return_end_token": True}
     return options | {
         "suppress_sequences": [[piece] for piece in never], "max_input_length": 0, "min_decoding_length": 0}
 

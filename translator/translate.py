@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from translator.bare import bare
 from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
@@ -65,7 +66,7 @@ class Translator:
                 require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
             model = Transformer(config.model, *map(len, tokenizers))
             load_into(model, weights, folder.model_file)
-            models.append(convert(model.to(where).for_decoding(), precision))
+            models.append(bare(convert(model.to(where).for_decoding(), precision)))
         if not models:
             raise ValueError("no run folder given")
         self._folder = RunFolder(runs[0])

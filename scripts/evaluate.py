@@ -17,6 +17,7 @@ from translator.device import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.held_out import held_out, language_of, require_comparable, sources_for
+from translator.sources import SPLITS
 from translator.text_files import read_lines
 from translator.translate import Translator
 
@@ -62,7 +63,8 @@ def test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[st
     if len(sources) != len(references):
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")
-    return Path(config.source_file).name.removesuffix(".gz"), sources, references
+    name = Path(config.source_file).name.removesuffix(".gz")
+    return (f"file-{name}" if name.split("-")[0] in SPLITS else name), sources, references
 
 
 if __name__ == "__main__":

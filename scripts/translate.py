@@ -20,7 +20,7 @@ from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import TranslateConfig
 from translator.device import DecodingPrecision, resolve_device, resolve_precision, tune_cpu
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
-from translator.lines import Line, answer, format_of, notices, open_input, parse, read_lines, score_answer, translation_of
+from translator.lines import Line, answer, arriving_lines, format_of, notices, open_input, parse, score_answer, translation_of
 from translator.output import Output
 from translator.translate import CHUNK
 from translator.translation import Request, decoded
@@ -62,7 +62,7 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
         def requests() -> Iterator[list[Request]]:
             read = 0
             interactive = config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
-            for lines in prompted() if interactive else read_lines(file, config.input):
+            for lines in prompted() if interactive else arriving_lines(file, config.input):
                 parsed = [parse(line, form) for line in lines]
                 first, read = read + 1, read + len(parsed)
                 if read <= output.done:
@@ -124,8 +124,8 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
     with open_input(config.input) as file, open_input(config.translations, "translations") as given:
         translator = job.load()
         pairs = itertools.zip_longest(
-            itertools.chain.from_iterable(read_lines(file, config.input)),
-            itertools.chain.from_iterable(read_lines(given, config.translations, "translations")))
+            itertools.chain.from_iterable(arriving_lines(file, config.input)),
+            itertools.chain.from_iterable(arriving_lines(given, config.translations, "translations")))
         with Output(config.output, read=[config.input, config.translations]).opened() as output:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]

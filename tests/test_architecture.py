@@ -20,7 +20,8 @@ def imports(tree: ast.Module) -> set[str]:
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
+            within = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {node.module or "", *(name for name in within if name.removeprefix("translator.") in FILES)}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return names

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
@@ -11,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.conftest import PAIRS, assert_user_error, model_config, random_model, write_pairs
 from translator.batching import Batch, collate
 from translator.benchmark import DECODING, PHASES, compare, model_flops
+from translator.side_by_side import one_by_one
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
@@ -38,6 +42,26 @@ def test_padding_is_no_work_of_the_models():
 def test_comparing_gives_ratios_of_what_both_have():
     lines = compare({"a": {"x": 2.0, "only": 1.0}, "y": 0}, {"a": {"x": 3.0, "name": "n"}, "y": 1})
     assert [line.split() for line in lines] == [["a.x", "2.00", "3.00", "1.50", "x"]]
+
+
+class Sleeper:
+    """A system that takes so many seconds a sentence, where it is asked for them one by one."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_one_thread(self, beam_size: int) -> Callable[[Sequence[str]], list[str]]:
+        return lambda texts: time.sleep(self.seconds * len(texts)) or []
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("sentences", [4, 15])
+def test_of_single_sentences_the_time_of_each_is_told(sentences):
+    systems: Any = {"quick": Sleeper(0.03), "slow": Sleeper(0.06)}
+    seconds = one_by_one(systems, 1, ["a"] * sentences, rounds=2)
+    assert [len(turns) for turns in seconds.values()] == [2 * -(-sentences // 10)] * 2
+    assert seconds["quick"] == pytest.approx([0.03] * len(seconds["quick"]), rel=0.3)
+    assert seconds["slow"] == pytest.approx([0.06] * len(seconds["slow"]), rel=0.3)
 
 
 @pytest.mark.torture

@@ -512,6 +512,7 @@ def test_another_tokenizer_or_token_limit_misses_half_of_the_cache(tmp_path, mon
     done = count_work(monkeypatch)
     for changes in TOKENIZER_CHANGES:
         prepare(options, tokenizer_config(**changes), max_tokens=100)
+    prepare(options, tokenizer_config(sampling=0.1), max_tokens=100)  # which training alone reads
     prepare(options, tokenizer_config(), max_tokens=99)
     assert done == ["_tokenise"] * (len(TOKENIZER_CHANGES) + 1)
 

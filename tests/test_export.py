@@ -46,7 +46,7 @@ from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
 from translator.search.forced import rate
-from translator.search.hypothesis import length_penalty
+from translator.search.hypothesis import length_limits, length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
 from translator.translate import Translator
 from translator.vocabulary import narrow_target
@@ -345,6 +345,15 @@ def test_the_nearest_penalty_orders_outputs_of_like_length_alike():
         assert (b / a) ** nearest == pytest.approx(length_penalty(b, search) / length_penalty(a, search), rel=0.003)
     power = search_config(length_penalty=0.6, length_penalty_form="power")
     assert Decoding.nearest(power, model_config(), 16).length_penalty == 0.6
+
+
+def test_the_longest_output_is_the_same_everywhere():
+    for tenths in range(1, 31):
+        search = search_config(max_length_ratio=tenths / 10, max_length_extra=1)
+        decoding = Decoding.nearest(search, model_config(), None)
+        for tokens in range(1, 60):
+            (ours,) = length_limits(torch.full((1, tokens), 5), search)[1].tolist()
+            assert ours == decoding.most(tokens) == eval(decoding.limit(str(tokens)))  # as its users' Python will
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -34,7 +34,7 @@ from translator.cleaning import Counts, HeldOut, cut, with_text
 from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
 from translator.files import Weights
-from translator.lines import answer, as_json, notices, parse, read_lines
+from translator.lines import answer, arriving_lines, as_json, notices, parse
 from translator.sources import read
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
@@ -455,7 +455,7 @@ class Pieces(io.RawIOBase):
 
 
 def lines_of(content: bytes, sizes: list[int]) -> list[bytes]:
-    return [line for lines in read_lines(io.BufferedReader(Pieces(content, sizes)), None) for line in lines]
+    return [line for lines in arriving_lines(io.BufferedReader(Pieces(content, sizes)), None) for line in lines]
 
 
 LINE = st.binary(max_size=40) | ANY_TEXT.map(lambda text: text.encode(errors="surrogatepass"))

@@ -92,6 +92,12 @@ def test_groups_are_scored_by_themselves_and_empty_ones_left_out() -> None:
     assert parts[1].bleu < 1
 
 
+def test_without_spaces_between_words_letters_count() -> None:
+    sources = ["私は昨日図書館で本を読みました。", "ผมอ่านหนังสือ", "Tokyo 東京", " "]
+    parts = scores_by_length(sources, sources, sources, "de")
+    assert [(part.lengths, part.count) for part in parts] == [("1 to 5", 2), ("11 to 15", 1), ("16 to 20", 1)]
+
+
 def test_sentence_chrf_ranks_bad_below_good() -> None:
     bad, worse, good = sentence_scores("chrf", ["Hauz", "", "Haus"], "Haus")
     assert worse < bad < good == 100

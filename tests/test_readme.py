@@ -1,4 +1,4 @@
-"""What README shows is there and runs: targets, options, Python, figures."""
+"""What README and docs show is there and runs: targets, options, Python, figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from tests.conftest import ROOT, recipes_with, run_config
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):.*##", MAKEFILE, re.MULTILINE))
-COMMANDS = sorted(set(re.findall(r"make [a-z-]+(?: [A-Z]+=(?:\"[^\"]*\"|[\w/.-]+))*", README)))
+DOCS = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")]
+COMMANDS = sorted({
+    command for text in (README, *DOCS)
+    for command in re.findall(r"(?:^|`)(make [a-z-]+(?: [A-Z]+=(?:\"[^\"]*\"|[\w/.-]+))*)", text, re.MULTILINE)
+    if "..." not in command})
 
 
 def test_every_target_is_in_readme_and_help():

@@ -17,10 +17,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +31,7 @@ from tests.served import Server, serving, until
 from translator.building import from_hydra
 from translator.commands import ServeConfig
 from translator.errors import UserError
+from translator.translate import Translator
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("libretranslatepy", reason="a client is not installed: the extra `dev` has it")
@@ -41,7 +44,7 @@ from translator.serve.api import Api
 from translator.serve.app import create_app
 from translator.serve.batcher import Batcher, Full
 from translator.serve.detection import Detector
-from translator.serve.service import Service, Unanswerable
+from translator.serve.service import Interruptible, Service, Unanswerable
 
 TEXTS = [source for source, _ in PAIRS[::17]]
 
@@ -113,6 +116,16 @@ def test_a_long_search_gives_way_to_what_is_much_shorter(monkeypatch):
     made.submit("last", [1]).result()
     made.close()
     assert done == ["short", "long", "as long", "last"]
+
+
+def test_what_goes_first_multiplies_as_ever(trained_folder):
+    """Though a step for one row leaves oneDNN out."""
+    seen = []
+    translator = Translator(trained_folder, device="cpu")
+    translator.wrap = partial(Interruptible, before_step=lambda: seen.append(torch.backends.mkldnn.enabled))
+    translator([PAIRS[0][0]], dataclasses.replace(translator.search, beam_size=1))
+    assert seen
+    assert all(seen)
 
 
 def test_what_nobody_waits_for_is_given_up():

@@ -21,7 +21,7 @@ from translator import text_files
 from translator.checkpoint import RunFolder
 from translator.errors import UserError
 from translator.files import save_tensors
-from translator.lines import open_input, read_lines
+from translator.lines import arriving_lines, open_input
 from translator.translate import CHUNK, Translator
 
 SOURCES = [source for source, _ in PAIRS[:30]]
@@ -189,7 +189,7 @@ def test_the_mark_that_windows_puts_first_is_no_text(tmp_path):
     for text in (b"\xef\xbb\xbfone\r\ntwo", b"\xef\xbb\xbfone", b"one\n\xef\xbb\xbftwo\n"):
         (tmp_path / "in.txt").write_bytes(text)
         with open_input(str(tmp_path / "in.txt")) as file:
-            lines = [line for part in read_lines(file, "in.txt") for line in part]
+            lines = [line for part in arriving_lines(file, "in.txt") for line in part]
         assert lines[0] == b"one"
         assert [line.decode() for line in lines] == list(text_files.read_lines(tmp_path / "in.txt"))
 

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from translator.batching import Batch
 from translator.config import RunConfig
 from translator.device import name_of_precision, peak_memory
+from translator.environment import environment
 from translator.errors import UserError
 from translator.model import TiedProjection, Transformer
 from translator.tokenizer import PAD_ID
@@ -157,10 +158,7 @@ def load_report(path: Path) -> dict[str, Any]:
 
 def describe_machine(device: torch.device, precision: torch.dtype) -> dict[str, Any]:
     """What figures were measured on."""
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "precision": name_of_precision(precision)}
+    return {"device": device.type, "precision": name_of_precision(precision)} | environment(device)
 
 
 def _all_batches(trainer: Trainer) -> Iterator[Batch]:

@@ -308,7 +308,7 @@ class SearchConfig:
         return self.keep_places and self.beam_size > 1
 
     def plain(self, beam_size: int) -> SearchConfig:
-        """Beam search with the same penalties and limits, for the best output alone, without anything else."""
+        """Beam search with the same penalties, limits and treatment of unknown words, for the best output alone."""
         return dataclasses.replace(
             self, beam_size=beam_size, n_best=1, groups=1, sampling=False, temperature=1.0, top_k=0, top_p=1.0, prefix="",
             required=(), banned=(), terminology=None, mbr=None, shortlist=0)

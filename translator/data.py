@@ -70,7 +70,8 @@ def prepare(
     """
     splits = _clean_splits(config)
     given = tokenizers and [[hashlib.sha256(side.model).hexdigest(), side.tag_ids] for side in tokenizers]
-    key = _key(splits.name, given or dataclasses.asdict(tokenizer), max_tokens)
+    trained = {name: value for name, value in dataclasses.asdict(tokenizer).items() if name != "sampling"}  # in training alone
+    key = _key(splits.name, given or trained, max_tokens)
     folder = _cached(
         Path(config.cache), f"tokens-{key}",
         lambda new: _tokenise(

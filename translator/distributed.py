@@ -215,13 +215,19 @@ def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
     return hasattr(tensor, "placements")
 
 
-def shard(module: nn.Module, parts: Sequence[nn.Module]) -> nn.Module:
-    """The module, of whose weights each process holds a shard; they come together part by part when they are needed (FSDP2)."""
+def shard(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> nn.Module:
+    """The module, of whose weights, the first process's, each holds a shard; part by part they come together for use (FSDP2).
+
+    One process is waited for so many minutes at a time.
+    """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
+    for weight in module.parameters():  # processors of several kinds may have begun with weights that differ
+        dist.broadcast(weight.detach(), src=0)
     # A group of its own: sharded tensors' caches keep theirs for ever, and the one of all must go with `together`.
-    mesh = DeviceMesh.from_group(dist.new_group(), next(module.parameters()).device.type)
+    group = dist.new_group(timeout=timedelta(minutes=minutes))
+    mesh = DeviceMesh.from_group(group, next(module.parameters()).device.type)
     for part in [*parts, module]:
         fully_shard(part, mesh=mesh)
     return module

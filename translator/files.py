@@ -32,8 +32,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     try:
         partial.unlink(missing_ok=True)  # were it a link, another's file would be written
         save_file(plain, partial, metadata={SUM: _sum_of(plain)})
-        sync(partial)
-        partial.rename(path)
+        _take_place(partial, path)
     except (SafetensorError, OSError) as error:  # the first is how a full disk or a missing permission is reported
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error}") from error
@@ -100,11 +99,17 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         partial.unlink(missing_ok=True)  # were it a link, another's file would be written
         partial.write_bytes(content)
-        sync(partial)
-        partial.rename(path)
+        _take_place(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _take_place(partial: Path, path: Path) -> None:
+    """Whole, and after a loss of power too: what a file holds is synced, and then that its folder holds it."""
+    sync(partial)
+    partial.rename(path)
+    sync(path.parent)
 
 
 def sync(path: Path) -> None:

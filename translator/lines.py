@@ -142,7 +142,7 @@ def as_json(fields: dict[str, Any]) -> bytes:
         return (json.dumps(fields) + "\n").encode()
 
 
-def read_lines(file: io.BufferedReader, name: str | None, option: str = "input") -> Iterator[list[bytes]]:
+def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "input") -> Iterator[list[bytes]]:
     """The lines that each read brings: of a file many, of a terminal or a slow pipe those just written. Nobody waits.
 
     As bytes: a line that is not UTF-8 is one line's trouble, not the file's. Only line feeds separate lines.

@@ -16,6 +16,9 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
 LOWER_IS_BETTER = {"ter", "loss", "perplexity"}
+# A word, or a letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0002fa1f"
+WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # Upper bounds, in source words, of the groups that `scores_by_length` makes; the last has none.
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)
 BOOTSTRAP_SAMPLES = 1000
@@ -77,7 +80,7 @@ def scores_by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], language: str
 ) -> list[LengthScore]:
     """BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
-    lengths = [max(1, len(source.split())) for source in sources]
+    lengths = [max(1, len(WORD.findall(source))) for source in sources]
     scores, bleu = [], _bleu(language)
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
         rows = [i for i, n in enumerate(lengths) if n > low and (high is None or n <= high)]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from translator.attention import forbidding, keys_mask, padding_mask
 from translator.config import ModelConfig
-from translator.device import linear_of
+from translator.device import linear_of, onednn
 from translator.dropout import dropout
 from translator.layers import DecoderLayer, EncoderLayer
 from translator.open_rows import OpenRows
@@ -212,6 +212,10 @@ class Transformer(nn.Module):
         rows: the N hypotheses that will be gone on with, by default all.
         """
         rows = OpenRows(*tokens.shape) if rows is None else rows
+        with onednn(len(rows) > 1):  # which takes longer to begin than others take for a row
+            return self._decode_step(tokens, state, rows)
+
+    def _decode_step(self, tokens: Tensor, state: DecoderState, rows: OpenRows) -> Tensor:
         start = state.past.length
         state.past.append(tokens.size(1))
         x = self.target_embedding(rows.pack(tokens)[:, None], start=start)[:, 0]  # (N, D)
@@ -225,7 +229,8 @@ class Transformer(nn.Module):
 
     def logits(self, decoded: Tensor, some: slice) -> Tensor:
         """Logits for the next token of some of the rows that a step has decoded: (N', V)."""
-        return self.output(decoded[some])
+        with onednn(len(decoded) > 1):
+            return self.output(decoded[some])
 
     @property
     def aligned_layer(self) -> int:

@@ -58,7 +58,7 @@ def load_state_tensors(optimizers: Sequence[Optimizer], tensors: Mapping[str, Te
 
 
 def learning_rate(config: OptimConfig, update: int, progress: float) -> float:
-    """The learning rate of an update, the first being 1, when `progress` (0 to 1) of the training is done.
+    """The learning rate of an update, the first being 1, before which `progress` (0 to 1) of the training is done.
 
     `optim.lr`, times a linear warm-up, times the schedule: inverse_sqrt as in Vaswani et al. 2017, section 5.3; cosine
     (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983) and linear reach zero at the end.

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from translator.errors import UserError
 
+# Of relative positions, as in T5: biases that a head has, and the distance from which on all share the last one.
+NUM_BUCKETS, MAX_DISTANCE = 32, 128
+
 
 class SinusoidalPositions(nn.Module):
     """sin and cos of position / 10000^(2i / D): Vaswani et al. 2017, section 3.5. Added to embeddings (B, T, D)."""
@@ -78,15 +81,13 @@ class RelativeBias(nn.Module):
     """A learned bias for each head and distance, added to attention scores: Raffel et al. 2020 (T5), section 2.1.
 
     https://arxiv.org/abs/1910.10683. Near distances have a bias each, far ones share buckets that widen as a logarithm, up
-    to `max_distance`, beyond which all share the last one: hence any length.
+    to MAX_DISTANCE, beyond which all share the last one: hence any length.
     """
 
-    def __init__(self, num_heads: int, *, causal: bool, num_buckets: int = 32, max_distance: int = 128) -> None:
+    def __init__(self, num_heads: int, *, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
-        self.bias = nn.Embedding(num_buckets, num_heads)
+        self.bias = nn.Embedding(NUM_BUCKETS, num_heads)
         nn.init.zeros_(self.bias.weight)  # starts as attention without positions
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -94,7 +95,7 @@ class RelativeBias(nn.Module):
         return self.bias(self._bucket(queries[:, None] - keys)).permute(2, 0, 1)[None]
 
     def _bucket(self, distance: Tensor) -> Tensor:
-        buckets = self.num_buckets
+        buckets = NUM_BUCKETS
         offset = torch.zeros_like(distance)
         if self.causal:
             distance = distance.clamp(min=0)  # later keys are masked
@@ -103,6 +104,6 @@ class RelativeBias(nn.Module):
             offset = (distance < 0) * buckets
             distance = distance.abs()
         exact = buckets // 2
-        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact)
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)
         far = (exact + ratio * (buckets - exact)).long().clamp(max=buckets - 1)
         return offset + torch.where(distance < exact, distance, far)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import multiprocessing
 import operator
 import statistics
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -25,7 +25,8 @@ from translator.config import SearchConfig
 from translator.console import say
 from translator.device import DecodingPrecision, tune_cpu
 from translator.export import exportable, module_of
-from translator.export.decoding import Decoding
+from translator.export.decoding import Decoding, expressible
+from translator.growth import in_fresh_process
 from translator.metrics import score
 from translator.workers import Job
 
@@ -132,43 +133,40 @@ def measure_side_by_side(
             texts: dict[str, list[str]] = {}
             rates: dict[str, list[float]] = defaultdict(list)
             for number, (name, system) in itertools.product(range(1, repeats + 1), systems.items()):
-                with _process() as process:
-                    rate, texts[name] = process.submit(system.of_file, sources, beam_size, workers=workers).result()
+                rate, texts[name] = in_fresh_process(system.of_file, sources, beam_size, workers=workers)
                 rates[name].append(rate)
                 say(f"beam {beam_size}, round {number}: {name} {rate:,.1f} sentences/s")
             figures[f"beam_{beam_size}_file"] = {
                 name: {
                     "sentences_per_second": statistics.median(rates[name]),
                     "alike": sum(map(operator.eq, texts[name], texts[ours])),
-                    "bleu": score(texts[name], references, config.data.target)["bleu"].value}
+                    "bleu": score(texts[name], references, config.data.language)["bleu"].value}
                 for name in systems}
-            seconds = _one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
+            seconds = one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
             figures[f"beam_{beam_size}_one_by_one"] = {
                 name: {
-                    "sentences_per_second": TURN / statistics.median(seconds[name]),
+                    "sentences_per_second": 1 / statistics.median(seconds[name]),
                     "times_ours": statistics.median(map(operator.truediv, seconds[ours], seconds[name]))}
                 for name in systems}
     return figures
 
 
-def _one_by_one(
+def one_by_one(
     systems: Mapping[str, System], beam_size: int, sources: Sequence[str], *, rounds: int
 ) -> dict[str, list[float]]:
-    """The seconds of each system's turns: all have the same sentences, and a machine's moods, in one turn after the other."""
+    """The seconds a sentence of each system's turns: in one all have the same sentences, and the machine's mood of then."""
     seconds: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(_process(_load, system, beam_size)) for name, system in systems.items()}
+        processes = {
+            name: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), _load, (system, beam_size)))
+            for name, system in systems.items()}
         for process in processes.values():
             process.submit(_seconds, sources[:TURN]).result()
         for first in [*range(0, len(sources), TURN)] * rounds:
+            turn = sources[first : first + TURN]
             for name, process in processes.items():
-                seconds[name].append(process.submit(_seconds, sources[first : first + TURN]).result())
+                seconds[name].append(process.submit(_seconds, turn).result() / len(turn))
     return seconds
-
-
-def _process(initializer: Callable[..., None] | None = None, *arguments: Any) -> ProcessPoolExecutor:
-    """One of its own, which begins with that."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer, arguments)
 
 
 def side_by_side_table(figures: Figures) -> list[str]:
@@ -194,8 +192,8 @@ def _exported(run: Path, search: SearchConfig, folder: Path, formats: Sequence[s
 
 
 def _search(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """Plain search, with a length penalty that other programs have too."""
-    return dataclasses.replace(search.plain(beam_size), length_penalty_form="power")
+    """What other programs have too, with a length penalty that they have as well."""
+    return dataclasses.replace(expressible(search, beam_size), length_penalty_form="power", keep_places=False)
 
 
 def _load(system: System, beam_size: int) -> None:

@@ -171,9 +171,10 @@ class Trainer:
         """The next batches, one step of the optimizer, and the books."""
         started = time.perf_counter()
         config, state = self.config, self.state
+        rate = learning_rate(config.optim, state.update + 1, self._fraction())
         batches = self._next_batches()
         state.update += 1
-        step = self.updater.step(batches, learning_rate(config.optim, state.update, self._fraction()))
+        step = self.updater.step(batches, rate)
         if not (taken := math.isfinite(step.gradient_norm)):
             self._skip(step)
         if self.average is not None:
@@ -259,8 +260,7 @@ class Trainer:
         self._save()  # a validation can take long, and nothing should be lost meanwhile
         with self._using(average):
             metrics, translations = self.validator.measure()
-        with self._interruption.put_off():  # what is recorded and what is saved go together
-            with self._using(average):
+            with self._interruption.put_off():  # what is recorded and what is saved go together
                 if self._tracker is not None:
                     self.validator.show(self.state.update, metrics, translations, self._tracker)
                 self.state.validations.append({"update": self.state.update, **metrics})
@@ -269,8 +269,8 @@ class Trainer:
                 if first() and self._best()["update"] == self.state.update and not stays:
                     self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, which these weights are not
                     save_tensors(self.folder.model_file, weights_of(self.model))
-            self.state.seconds = time.monotonic() - self._started
-            self._save()  # of this update once more: its state alone is new
+                self.state.seconds = time.monotonic() - self._started
+                self._save()  # of this update once more: its state alone is new
         give_back_freed_memory()
 
     def _finish(self, reason: str) -> Outcome:

@@ -47,7 +47,8 @@ class Updater:
         self._parallel: nn.Module = self._loss  # the same, with several processes
         if size() > 1 and train.parallel == "fsdp":
             self.model = copy.deepcopy(model)
-            self._parallel = shard(_Loss(self.model, train), [*self.model.encoder, *self.model.decoder])
+            layers = [*self.model.encoder, *self.model.decoder]
+            self._parallel = shard(_Loss(self.model, train), layers, minutes=train.timeout_minutes)
         elif size() > 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know

@@ -20,6 +20,7 @@ from translator.errors import UserError
 from translator.export.decoding import BATCH_SIZE, Decoding
 from translator.layers import GatedFeedForward
 from translator.model import Embedding, Transformer
+from translator.positions import MAX_DISTANCE
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from translator.translate import Translator
 
@@ -156,7 +157,7 @@ def _set_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Layer
     _set_norm(spec.layer_norm, norm)
     if attention.relative is not None:
         spec.relative_attention_bias = attention.relative.bias.weight.numpy()
-        spec.relative_attention_max_distance = np.int32(attention.relative.max_distance)
+        spec.relative_attention_max_distance = np.int32(MAX_DISTANCE)
 
 
 def _set_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:

@@ -35,14 +35,19 @@ class Decoding:
 
     def limit(self, source: str) -> str:
         """The same as a Python expression, of that for the tokens of the source."""
-        limit = f"int({self.search.max_length_ratio:g} * {source}) + {self.search.max_length_extra}"
+        limit = f"int({self.search.max_length_ratio} * {source}) + {self.search.max_length_extra}"
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
 
 
+def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
+    """What of `search` other programs have too."""
+    return dataclasses.replace(
+        search.plain(beam_size), coverage_penalty=0.0, min_length=0, min_length_ratio=0.0, no_repeat_ngram=0,
+        repetition_penalty=1.0, copy_unknown=False, language=None)
+
+
 def _require_plain(search: SearchConfig) -> None:
-    plain = dataclasses.replace(
-        search.plain(search.beam_size), coverage_penalty=0.0, min_length=0, min_length_ratio=0.0, no_repeat_ngram=0,
-        repetition_penalty=1.0, banned=(), copy_unknown=False, language=None)
+    plain = expressible(search, search.beam_size)
     for option, value in vars(search).items():
         if value != getattr(plain, option):
             raise UserError(f"search.{option}={value}: an export carries plain beam search alone; leave this option out")

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from translator.batching import pad
 from translator.config import SearchConfig
-from translator.device import onednn
 from translator.open_rows import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
@@ -200,9 +199,7 @@ class _Beams:
 
     def _continuations(self) -> Continuations:
         """What lives on."""
-        rows = self._open_rows()
-        with onednn(len(rows) > 1):  # which takes longer to begin than others take for a row
-            candidates = self._next_tokens(rows)
+        candidates = self._next_tokens(self._open_rows())
         if self.phrases is None:
             return best_continuations(self.scores, candidates, self.places, self.config)
         room = self.most - self.tokens.size(2)

@@ -57,9 +57,9 @@ def coverage_penalty(coverage: Tensor, source: Tensor, beta: float) -> Tensor:
 
 def length_limits(source: Tensor, config: SearchConfig) -> tuple[Tensor, Tensor]:
     """The fewest and the most tokens before EOS for each sentence of source (B, S), from its own length: two of (B,)."""
-    lengths = (source != PAD_ID).sum(dim=1)
+    lengths = (source != PAD_ID).sum(dim=1).cpu().double()  # as Python multiplies, and not every device
     fewest = (lengths * config.min_length_ratio).long().clamp(min=config.min_length)
     most = (lengths * config.max_length_ratio).long() + config.max_length_extra
     if config.max_length is not None:
         most = most.clamp(max=config.max_length)
-    return fewest.minimum(most), most
+    return fewest.minimum(most).to(source.device), most.to(source.device)

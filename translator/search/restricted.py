@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from translator.config import SearchConfig
-from translator.device import some_outputs
+from translator.device import onednn, some_outputs
 from translator.open_rows import OpenRows
 from translator.search.engine import Model, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis
@@ -80,7 +80,8 @@ class _Restricted:
 
     def logits(self, decoded: tuple[Tensor, Tensor, Tensor], some: slice) -> Tensor:
         hidden, ruled_out, sentences = decoded
-        return self.output(hidden[some]) + ruled_out[sentences[some]]
+        with onednn(len(hidden) > 1):
+            return self.output(hidden[some]) + ruled_out[sentences[some]]
 
 
 class _State:

@@ -160,10 +160,11 @@ class Batcher(Generic[Kind, Unit]):
                     turns.append(order)
             served = {order for order, _ in batch.units}
             self._orders = sorted((o for o in self._orders if o.waiting), key=lambda order: order in served)
+            self._stack.append(batch)
             return batch
 
     def _run(self, batch: _Batch[Kind, Unit]) -> None:
-        self._stack.append(batch)
+        """Work at what `_take` has put on the stack."""
         try:
             answers = self._translate(batch.kind, [order.units[number] for order, number in batch.units])
         except Abandoned:
@@ -177,4 +178,5 @@ class Batcher(Generic[Kind, Unit]):
             self.units_done += len(batch.units)
             self.batches_done += 1
         finally:
-            self._stack.pop()
+            with self._changed:
+                self._stack.pop()

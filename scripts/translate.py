@@ -34,6 +34,8 @@ PROMPT = "> "
 def main(composed: DictConfig) -> None:
     config = from_hydra(TranslateConfig, composed)
     tune_cpu()
+    if config.details and format_of(config.output, config.output_format) == "text":
+        raise UserError("details=true: is told in jsonl alone; add output_format=jsonl, or name an output that ends in .jsonl")
     runs = tuple(map(str, chosen_runs(config.run, config.runs)))
     job = Job(runs, config.device, settled_precision(config), config.search, config.details)
     if score_lines(config, job) if config.translations else translate_lines(config, job):
@@ -50,12 +52,10 @@ def settled_precision(config: TranslateConfig) -> DecodingPrecision:
 def translate_lines(config: TranslateConfig, job: Job) -> int:
     """Answer every line with a line; how many were refused."""
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
-    if config.details and output_form == "text":
-        raise UserError("details=true: is told in jsonl alone; add output_format=jsonl, or name an output that ends in .jsonl")
     asked: deque[tuple[int, Line]] = deque()  # with their numbers
     with open_input(config.input) as file, progress(config) as bar:
         again = config.input is not None and Path(config.input).is_file()  # it can be read again, unlike a pipe
-        output = Output(config.output, shaping(config, job) if again else None, read=[config.input])
+        output = Output(config.output, shaping(config, job) if again else None, read=[config.input, config.search.terminology])
         if output.done:
             tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
 
@@ -118,6 +118,10 @@ def changes(file: str | Path | None) -> list[Any]:
 
 def score_lines(config: TranslateConfig, job: Job) -> int:
     """Score given translations, line by line; how many were refused."""
+    plain = config.search.plain(config.search.beam_size)
+    for option, value in vars(config.search).items():
+        if value != getattr(plain, option):
+            raise UserError(f"search.{option}={value}: changes nothing of translations that are given; leave this option out")
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
     given_form = format_of(config.translations, "auto")
     refusals = number = 0

@@ -227,6 +227,10 @@ def test_minimum_bayes_risk_takes_the_candidate_most_like_the_others(translator)
     for all_four, best in zip(texts, chosen, strict=True):
         assert list(best.texts) == by_expected_score(all_four.texts, "chrf")[:2]
         assert [all_four.hypotheses[all_four.texts.index(text)] for text in best.texts] == list(best.hypotheses)
+    drawn = translator.translate(SOURCES[:2], options(beam_size=4, n_best=4, sampling=True))
+    chosen = translator.translate(SOURCES[:2], options(beam_size=4, n_best=1, sampling=True, mbr="bleu"))
+    for all_four, best in zip(drawn, chosen, strict=True):
+        assert best.text == by_expected_score(all_four.texts, "bleu")[0]
 
 
 # Details
@@ -432,6 +436,8 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     (tmp_path / "de.jsonl").write_bytes(run(script, trained_folder, *files, "output_format=jsonl").stdout)
     again = run(script, trained_folder, files[0], f"translations={tmp_path / 'de.jsonl'}")
     assert again.stdout == result.stdout
+    assert_user_error(run(script, trained_folder, *files, "search.prefix=Das"), "search.prefix=Das", "given")
+    assert_user_error(run(script, trained_folder, *files, "details=true"), "details", "jsonl")
     (tmp_path / "de.txt").write_bytes(targets[0].encode() + b"\n\xff\n")
     short = run(script, trained_folder, *files)
     assert short.returncode == 2
@@ -453,7 +459,8 @@ def test_several_runs_on_the_command_line(script, trained_folder, translator):
     ("precision=int4", ["precision", "int8"]), ("workers=2", ["workers", "input=FILE"]),
     ("search.top_k=5", ["search.top_k", "search.sampling=true"]), ("search.temperature=0.5", ["search.sampling=true"]),
     ("search.mbr=chrf search.beam_size=1", ["search.mbr", "search.beam_size"]), ("details=true", ["details", "jsonl"]),
-    ("search.min_length=9", ["search.min_length", "search.max_length"])])
+    ("search.min_length=9", ["search.min_length", "search.max_length"]),
+    ("search.prefix=Über", ["search.prefix", "\"search.prefix='Über'\""])])
 def test_mistakes_are_one_line(script, trained_folder, option, words):
     assert_user_error(run(script, trained_folder, *option.split(), stdin=b"x\n"), *words)
 

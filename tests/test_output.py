@@ -72,6 +72,14 @@ def test_what_another_job_began_is_not_overwritten(tmp_path):
     assert (tmp_path / "out.txt.partial").read_bytes() == LINES[0]
 
 
+@pytest.mark.parametrize("read", ["out.txt", "out.txt.partial", "out.txt.partial.job"])
+def test_what_is_read_is_not_written_over(tmp_path, read):
+    (tmp_path / read).write_bytes(b"a\n")
+    with pytest.raises(UserError, match="is what is read"):
+        Output(str(tmp_path / "out.txt"), JOB, read=[None, str(tmp_path / read)])
+    assert (tmp_path / read).read_bytes() == b"a\n"
+
+
 def test_two_processes_do_not_write_one_output(tmp_path):
     path = str(tmp_path / "out.txt")
     with Output(path, JOB).opened(), pytest.raises(UserError, match="another process writes it"):

@@ -210,3 +210,9 @@ def test_a_data_report_of_another_form_is_no_crash(run, tmp_path, report):
 def test_a_mistake_is_one_line(script, run, tmp_path):
     (tmp_path / "file").touch()
     assert_user_error(script("report", f"run={run}", f"output={tmp_path / 'file'}", *SHORT), "file")
+    page = tmp_path / "page" / "report.html"
+    page.parent.mkdir()
+    page.write_text("of before")
+    assert_user_error(
+        script("report", f"run={run}", f"output={page.parent}", *SHORT, "search.terminology=/nowhere"), "search.terminology")
+    assert page.read_text() == "of before"

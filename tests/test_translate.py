@@ -226,6 +226,18 @@ def test_a_full_disk_is_one_line(run_folder):
     assert b"Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_closed_streams_are_empty_ones(run_folder, tmp_path, closed):
+    (tmp_path / "in.txt").write_text(SOURCES[0] + "\n")
+    options = [*(() if closed == "<&-" else [f"input={tmp_path / 'in.txt'}"]), f"run={run_folder}", "device=cpu", *SHORT]
+    command = f'exec "$@" {closed}'
+    result = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, str(ROOT / "scripts/translate.py"), *options], cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, stdin=subprocess.DEVNULL)
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.count(b"\n") == (closed == "2>&-")
+
+
 def test_a_damaged_gz_file_keeps_what_came_before(script, run_folder, tmp_path):
     whole = gzip.compress(os.urandom(200).hex().encode() + b"\n" * 200_000)
     (tmp_path / "cut.gz").write_bytes(whole[:-20])
@@ -242,6 +254,7 @@ def test_a_damaged_gz_file_keeps_what_came_before(script, run_folder, tmp_path):
     (["run=/nowhere"], ["/nowhere", "no run folder"]),
     (["search.beam=3"], ["search.beam"]),
     (["search.n_best=9"], ["search.n_best", "beam"]),
+    (["input=README.md", "output=terms.tsv", "search.terminology=terms.tsv"], ["output=terms.tsv", "is what is read"]),
 ])
 def test_mistakes_are_one_line(script, run_folder, options, words):
     assert_user_error(translate_script(script, f"run={run_folder}", *options), *words)

@@ -99,7 +99,7 @@ class TokenizerConfig:
     narrow_target: bool = False
 
     def __post_init__(self) -> None:
-        require(self.vocab_size >= 8, "tokenizer.vocab_size", "must be at least 8")
+        require(8 <= self.vocab_size <= MOST_TOKENS, "tokenizer.vocab_size", f"must be 8 to {MOST_TOKENS:,}")
         require(0.9 <= self.character_coverage <= 1, "tokenizer.character_coverage", "must lie between 0.9 and 1")
         require(0 <= self.sampling <= 1, "tokenizer.sampling", "must lie between 0 (off) and 1")
         require(self.sampling == 0 or self.model_type == "unigram", "tokenizer.sampling",

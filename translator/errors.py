@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
@@ -32,6 +33,7 @@ def one_line_errors() -> Iterator[None]:
     main, for what Hydra finds wrong, and around all that main does, before Hydra adds words of its own.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report and leaving with 1
+    _open_streams()
     threading.excepthook = _told_once
     try:
         yield
@@ -43,8 +45,10 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our stdout has left, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
+        if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # OSError from Python 3.13 on
+            _exit(str(error))
         if {type(error).__module__.split(".")[0], _raised_in(error)} & {"hydra", "omegaconf"}:
-            _exit(_misnamed(error.__cause__) or f"configuration: {error}")
+            _exit(_misnamed(error.__cause__) or _unquoted(error) or f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
             _exit(f"{error.filename or 'a file could not be read or written'}: {error.strerror or error}")
         raise
@@ -62,6 +66,13 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _open_streams() -> None:
+    """Have what was closed for this process, as by `<&-`, be there and empty: Python has None in its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 for as long as the process lives
+
+
 def _misnamed(cause: BaseException | None) -> str | None:
     """Of OmegaConf's error about a name that it did not find, what was meant: Hydra would have it added."""
     group, name = getattr(cause, "parent_node", None), str(getattr(cause, "key", ""))
@@ -69,6 +80,14 @@ def _misnamed(cause: BaseException | None) -> str | None:
         return None
     where = str(getattr(cause, "full_key", name)).removesuffix(name)
     return no_such_option(name, where, (str(key) for key in group if key != "hydra"))
+
+
+def _unquoted(error: Exception) -> str | None:
+    """Of Hydra's error about an option that it cannot read, what most likely is wrong with it."""
+    name, sign, value = getattr(error, "override", "").partition("=")
+    if not sign or value[:1] in {"'", '"'}:
+        return None
+    return f"{name}={value}: cannot be read; letters beyond ASCII and signs other than /._- want quotes: \"{name}='{value}'\""
 
 
 def _raised_in(error: Exception) -> str:

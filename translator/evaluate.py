@@ -101,7 +101,7 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines += ["BLEU by source words:"]
     lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
     if worst:
-        lines += [f"The {worst} sentences of lowest chrF:"]
+        lines += [f"The {min(worst, len(evaluation.sources)):,} sentences of lowest chrF:"]
         for value, source, hypothesis, reference in evaluation.worst(worst):
             lines += [f"  {value:5.1f}  source     {source}", f"         output     {hypothesis}",
                       f"         reference  {reference}"]

@@ -31,7 +31,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         partial.unlink(missing_ok=True)  # were it a link, another's file would be written
+        partial.touch()
+        mode = partial.stat().st_mode  # what others may do with it: safetensors lets them do nothing
         save_file(plain, partial, metadata={SUM: _sum_of(plain)})
+        partial.chmod(mode)
         _take_place(partial, path)
     except (SafetensorError, OSError) as error:  # the first is how a full disk or a missing permission is reported
         partial.unlink(missing_ok=True)

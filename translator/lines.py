@@ -52,7 +52,7 @@ def _parse(line: bytes, form: Format) -> Line:
     if form == "text":
         return Line(Request(line))
     try:
-        fields = json.loads(line, parse_float=_finite, parse_constant=_finite)
+        fields = json.loads(line, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         return Line(Request(""), f"not JSON: {error}; not translated")
     if not isinstance(fields, dict):
@@ -60,8 +60,8 @@ def _parse(line: bytes, form: Format) -> Line:
     fields = {name: value for name, value in fields.items() if name not in ANSWERS}
     if not isinstance(fields.get("source"), str):
         return Line(Request(""), 'no text in "source"; not translated', fields)
-    prefix, required = fields.get("prefix", ""), fields.get("required", [])
-    if not isinstance(prefix, str):
+    prefix, required = fields.get("prefix"), fields.get("required", [])
+    if "prefix" in fields and not isinstance(prefix, str):
         return Line(Request(""), '"prefix" is no text; not translated', fields)
     if not isinstance(required, list) or not all(isinstance(phrase, str) for phrase in required):
         return Line(Request(""), '"required" is no list of texts; not translated', fields)
@@ -78,6 +78,13 @@ def translation_of(line: bytes, form: Format) -> str | bytes | None:
         return None
     text = fields.get("translation") if isinstance(fields, dict) else None
     return text if isinstance(text, str) else None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return fields
 
 
 def _finite(text: str) -> float:

@@ -33,8 +33,8 @@ class Output:
         self.refused = 0  # of all lines
         if self.path is None:
             return
-        if any(other is not None and self.path == Path(other).resolve() for other in read):
-            raise UserError(f"output={name}: is what is read; name another file")
+        if any(other is not None and Path(other).resolve() in (self.path, self.partial, self.about) for other in read):
+            raise UserError(f"output={name}: is what is read, or would take the place of it meanwhile; name another file")
         if self.path.is_dir():
             raise UserError(f"output={name}: is a folder; name a file")
         self._lock = locked(

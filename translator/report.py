@@ -173,12 +173,15 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
         parameters = sum(weight.numel() for weight in folder.load_weights().values())
         translator = Translator(path, device=options.device, precision=options.precision)
         sources, references = held_out(own, options.split, options.direction)
-        evaluation = evaluate(
-            translator, sources_for(path, sources, options.direction), references, options.search,
-            language_of(own, options.direction))
+        if not sources:
+            raise UserError(f"{options.split} has no sentences")
     except UserError as error:
         trouble = str(error)
         say(f"warning: {path} was not evaluated: {trouble}")
+    else:  # what goes wrong from here on is the options' fault
+        evaluation = evaluate(
+            translator, sources_for(path, sources, options.direction), references, options.search,
+            language_of(own, options.direction))
     return Run(
         path.resolve().name, folder, config, history, unreadable, newest_state(folder, config),
         outcome_of(folder.load_outcome()), parameters, translator, evaluation, trouble)

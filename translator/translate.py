@@ -176,7 +176,7 @@ class Translator:
         if not text.strip():
             return [Unit([EOS_ID], "", [], ())]
         required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
-        prefix = request.prefix or options.prefix
+        prefix = options.prefix if request.prefix is None else request.prefix
         if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
             return f"{trouble}; not translated"
         sentences = [text]

@@ -15,7 +15,7 @@ class Request:
     """A text, and what its translation must begin with and hold, besides what the options of the search say."""
 
     text: str | bytes  # bytes are read as UTF-8
-    prefix: str = ""
+    prefix: str | None = None  # None: that of the options
     required: tuple[str, ...] = ()
 
 

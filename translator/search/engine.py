@@ -70,7 +70,7 @@ def _search(beams: _Beams) -> list[list[Hypothesis]]:
 
 def _sample(model: Model, source: Tensor, config: SearchConfig, demands: Demands) -> list[list[Hypothesis]]:
     """As many samples of each sentence as it has places, each sought by itself: none has to do with another."""
-    copies, one = config.beam_size, replace(config, beam_size=1, n_best=1)
+    copies, one = config.beam_size, replace(config, beam_size=1, n_best=1, mbr=None)
     if demands.prefixes is not None:
         demands = replace(demands, prefixes=[prefix for prefix in demands.prefixes for _ in range(copies)])
     found = _search(_Beams(model, source.repeat_interleave(copies, dim=0), one, demands, copies=copies))

@@ -43,7 +43,7 @@ def length_penalty(length: Tensor | int, config: SearchConfig) -> Any:
     with alpha 1 makes the score the average log-probability of a token.
     """
     base = (5 + length) / 6 if config.length_penalty_form == "gnmt" else length
-    return base**config.length_penalty
+    return base ** float(config.length_penalty)
 
 
 def coverage_penalty(coverage: Tensor, source: Tensor, beta: float) -> Tensor:

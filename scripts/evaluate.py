@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import EvaluateConfig
-from translator.device import tune_cpu
+from translator.cpu import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.held_out import held_out, language_of, require_comparable, sources_for

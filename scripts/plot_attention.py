@@ -14,7 +14,7 @@ from translator.building import from_hydra
 from translator.checkpoint import chosen_runs
 from translator.commands import PlotAttentionConfig
 from translator.console import say
-from translator.device import tune_cpu
+from translator.cpu import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.files import write_bytes
 from translator.plots import draw_attention, png, undrawn

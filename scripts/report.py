@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.checkpoint import chosen_runs
 from translator.commands import ReportConfig
-from translator.device import tune_cpu
+from translator.cpu import tune_cpu
 from translator.errors import one_line_errors
 from translator.report import write_report
 

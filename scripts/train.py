@@ -19,14 +19,16 @@ from translator.checkpoint import RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.console import say
 from translator.cooccurrence import embed_by_cooccurrence
+from translator.cpu import tune_cpu
 from translator.data import Corpus, describe, prepare
-from translator.device import name_of_precision, resolve_device, resolve_precision, telling_of_memory, tune_cpu
+from translator.device import name_of_precision, resolve_device, resolve_precision
 from translator.distributed import decide, first, size, together
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.interruption import Interrupted
 from translator.lock import sole_user
+from translator.memory import telling_of_memory
 from translator.model import Transformer
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.state import Outcome

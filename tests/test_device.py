@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from tests.conftest import model_config, random_model
-from translator import device
-from translator.device import OutOfMemory, convert, multiply_by_onednn, onednn, resolve_device, telling_of_memory
+from translator import cpu
+from translator.cpu import multiply_by_onednn, onednn
+from translator.device import DecodingPrecision, resolve_device
 from translator.errors import UserError
+from translator.linear import convert
+from translator.memory import OutOfMemory, telling_of_memory
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
@@ -36,7 +39,7 @@ def test_products_stay_float32_whoever_makes_them() -> None:
 
 def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     before = MATMUL.fp32_precision
-    monkeypatch.setattr(device, "FLOAT32_ERROR", 0.0)  # no product is exact enough
+    monkeypatch.setattr(cpu, "FLOAT32_ERROR", 0.0)  # no product is exact enough
     multiply_by_onednn()
     assert MATMUL.fp32_precision == before
 
@@ -54,7 +57,7 @@ def test_onednn_is_left_out_where_it_is_not_wanted_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "learned"])
 @pytest.mark.parametrize(("precision", "error"), [("bf16", 0.15), ("int8", 0.3)])
-def test_a_converted_model_stays_close(positions: str, precision: device.DecodingPrecision, error: float) -> None:
+def test_a_converted_model_stays_close(positions: str, precision: DecodingPrecision, error: float) -> None:
     model = random_model(model_config(positions=positions))
     source, target = torch.randint(4, 40, (2, 30)), torch.randint(4, 40, (2, 30))
     with torch.inference_mode():

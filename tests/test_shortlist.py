@@ -22,9 +22,9 @@ from translator.batching import pad
 from translator.checkpoint import RunFolder, weights_of
 from translator.config import MOST_CANDIDATES
 from translator.data import prepare
-from translator.device import convert, some_outputs
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors
+from translator.linear import convert, some_outputs
 from translator.model import Transformer
 from translator.open_rows import OpenRows
 from translator.search import Demands, Hypothesis, search

@@ -22,11 +22,11 @@ from translator.capacity import fitting_batch_tokens
 from translator.checkpoint import RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.device import OutOfMemory
 from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors
 from translator.interruption import Interrupted
+from translator.memory import OutOfMemory
 from translator.optim import state_tensors
 from translator.selection import to_average
 from translator.tokenizer import Tokenizer

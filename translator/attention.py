@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.device import in_product_precision, linear_of, onednn
+from translator.cpu import onednn
+from translator.device import in_product_precision
 from translator.dropout import dropout
+from translator.linear import linear_of
 from translator.open_rows import OpenRows
 from translator.past import FORBIDDEN, KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions

@@ -18,9 +18,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from translator.batching import Batch
 from translator.config import RunConfig
-from translator.device import name_of_precision, peak_memory
+from translator.device import name_of_precision
 from translator.environment import environment
 from translator.errors import UserError
+from translator.memory import peak_memory
 from translator.model import TiedProjection, Transformer
 from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer

@@ -11,9 +11,9 @@ import torch
 from translator.batching import BatchSource
 from translator.config import RunConfig
 from translator.data import Corpus
-from translator.device import OutOfMemory, memory_of, peak_memory
 from translator.distributed import size
 from translator.errors import UserError
+from translator.memory import OutOfMemory, memory_of, peak_memory
 from translator.model import Transformer
 from translator.updater import Updater
 

@@ -26,10 +26,12 @@ from datasets import Dataset
 
 from translator.batching import BatchSource
 from translator.config import RunConfig
+from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
-from translator.device import peak_memory, resolve_device, resolve_precision, tune_cpu
+from translator.device import resolve_device, resolve_precision
 from translator.distributed import together
 from translator.growth import Result, Table, in_fresh_process
+from translator.memory import peak_memory
 from translator.sources import SPLITS
 from translator.stream import WindowSource
 from translator.trainer import new_model

@@ -19,7 +19,9 @@ import torch
 from translator.attention import MultiHeadAttention
 from translator.batching import Batch, collate
 from translator.config import RunConfig
-from translator.device import autocast, peak_memory, resolve_device, resolve_precision, tune_cpu
+from translator.cpu import tune_cpu
+from translator.device import autocast, resolve_device, resolve_precision
+from translator.memory import peak_memory
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
 from translator.updater import Updater

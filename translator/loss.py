@@ -20,7 +20,7 @@ TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
 # Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
 SOFTMAXES_AT_ONCE = {"cpu": 2**5}
 # An update's last tokens are ever another number; rows of zeros make it a multiple of this, so that products have few shapes
-# (`keep_kernels` in translator/device.py tells why).
+# (`keep_kernels` in translator/cpu.py tells why).
 TOKENS_TOGETHER = 2**6
 
 

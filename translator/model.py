@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 from translator.attention import forbidding, keys_mask, padding_mask
 from translator.config import ModelConfig
-from translator.device import linear_of, onednn
+from translator.cpu import onednn
 from translator.dropout import dropout
 from translator.layers import DecoderLayer, EncoderLayer
+from translator.linear import linear_of
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past, move_to_front
 from translator.positions import LearnedPositions, SinusoidalPositions

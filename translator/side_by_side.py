@@ -23,7 +23,8 @@ from translator.benchmark import time_file
 from translator.checkpoint import RunFolder
 from translator.config import SearchConfig
 from translator.console import say
-from translator.device import DecodingPrecision, tune_cpu
+from translator.cpu import tune_cpu
+from translator.device import DecodingPrecision
 from translator.export import exportable, module_of
 from translator.export.decoding import Decoding, expressible
 from translator.growth import in_fresh_process

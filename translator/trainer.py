@@ -21,12 +21,12 @@ from translator.checkpoint import Checkpoint, RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.console import Progress, say
 from translator.data import Corpus
-from translator.device import give_back_freed_memory
 from translator.distributed import decide, first, share, size, totals, wholes
 from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.files import Weights, save_tensors
 from translator.interruption import Interrupted, Interruption
+from translator.memory import give_back_freed_memory
 from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors

@@ -18,10 +18,12 @@ from translator.batching import pad
 from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
 from translator.details import Details, tell
-from translator.device import DecodingPrecision, convert, resolve_device, telling_of_memory
+from translator.device import DecodingPrecision, resolve_device
 from translator.errors import UserError
 from translator.languages import split_tag, tag_of
+from translator.linear import convert
 from translator.mbr import by_expected_score
+from translator.memory import telling_of_memory
 from translator.model import Transformer
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model

@@ -16,9 +16,10 @@ from torch.profiler import record_function
 
 from translator.batching import Batch
 from translator.config import OptimConfig, TrainConfig
-from translator.device import autocast, telling_of_memory
+from translator.device import autocast
 from translator.distributed import shard, size, totals, whole
 from translator.loss import projected_cross_entropy
+from translator.memory import telling_of_memory
 from translator.model import Transformer
 from translator.optim import build_optimizers
 

@@ -9,8 +9,9 @@ from functools import partial
 import torch
 
 from translator.config import SearchConfig
+from translator.cpu import tune_cpu
 from translator.details import Details
-from translator.device import DecodingPrecision, tune_cpu
+from translator.device import DecodingPrecision
 from translator.pool import in_order
 from translator.translate import CHUNK, Translator
 from translator.translation import Request, Translation

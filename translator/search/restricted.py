@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from translator.config import SearchConfig
-from translator.device import onednn, some_outputs
+from translator.cpu import onednn
+from translator.linear import some_outputs
 from translator.open_rows import OpenRows
 from translator.search.engine import Model, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis

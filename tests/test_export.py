@@ -398,3 +398,10 @@ def test_an_export_takes_the_place_of_an_earlier_one_whole_or_not_at_all(tmp_pat
             pass
     assert (tmp_path / "latest").is_symlink()
     assert (path / "third").is_file()
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"notes\.txt there is no part of the export"), replaced(path, tmp_path / "run", "x"):
+        pass
+    assert (path / "notes.txt").read_text() == "mine"
+    (path / "translator.json").write_text("damaged")
+    with pytest.raises(UserError, match="is no part of the export"), replaced(path, tmp_path / "run", "x"):
+        pass

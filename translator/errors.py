@@ -49,6 +49,8 @@ def one_line_errors() -> Iterator[None]:
             _exit(str(error))
         if {type(error).__module__.split(".")[0], _raised_in(error)} & {"hydra", "omegaconf"}:
             _exit(_misnamed(error.__cause__) or _unquoted(error) or f"configuration: {error}")
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            _exit(f"{error.filename}: a file stands where a folder is wanted; name another, or move it")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
             _exit(f"{error.filename or 'a file could not be read or written'}: {error.strerror or error}")
         raise

@@ -20,8 +20,7 @@ MARK = "translator.json"
 def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     """A folder to write to, which takes the name `path` at the end if nothing is raised, in place of an earlier export."""
     path = path.resolve()  # so that a link stays a link
-    if path.exists() and not (path / MARK).is_file():
-        raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
+    _require_ours(path)
     partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = locked(
@@ -33,7 +32,7 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
         partial.mkdir()
         yield partial
-        mark = {"format": form, "run": run.resolve().name, "version": __version__}
+        mark = {"format": form, "run": run.resolve().name, "version": __version__, "files": _files(partial)}
         (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
         if path.exists():
             path.rename(old)
@@ -47,3 +46,22 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+
+
+def _require_ours(path: Path) -> None:
+    """UserError where there is anything that no export has written."""
+    if not path.exists():
+        return
+    if not (path / MARK).is_file():
+        raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
+    here = _files(path)
+    try:
+        written = json.loads((path / MARK).read_bytes()).get("files", here)  # older exports do not say
+    except (ValueError, AttributeError):
+        written = []
+    if others := sorted({*here} - {*written, MARK}):
+        raise UserError(f"output={path}: {others[0]} there is no part of the export and would go with it; move it first")
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir())

@@ -17,7 +17,7 @@ Files = str | tuple[str, ...] | None
 MOST_CANDIDATES = 100
 # That an output may be told to have.
 MOST_TOKENS = 1_000_000
-# Of a vocabulary: for a thousand times as many, SentencePiece was still at work on 400 pairs after minutes.
+# Of a vocabulary: for two thousand times as many, SentencePiece was still at work on 400 pairs after minutes.
 MOST_PIECES = 1_000_000
 
 # More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.

@@ -30,7 +30,8 @@ from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
 from translator.device import resolve_device, resolve_precision
 from translator.distributed import together
-from translator.growth import Result, Table, in_fresh_process
+from translator.fresh_process import Result, in_fresh_process
+from translator.growth import Table
 from translator.memory import peak_memory
 from translator.sources import SPLITS
 from translator.stream import WindowSource

@@ -177,7 +177,7 @@ def whole(tensor: Tensor) -> Tensor:
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one shape (M, ...), whole, on top of each other: (N, M, ...). Every process must ask.
 
-    All shards come in one message, which is waited for. PyTorch's `full_tensor` sends one a tensor, and twice a process
+    All shards come in one message, which is waited for. PyTorch's `full_tensor` sends one a tensor, and once a process
     training on a CPU has died in it, of a segmentation fault.
     """
     if not _in_shards(tensors[0]):

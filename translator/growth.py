@@ -6,12 +6,10 @@ Every figure comes from a process of its own, so that its peak memory is its own
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +19,7 @@ from translator.batching import Batch, collate
 from translator.config import RunConfig
 from translator.cpu import tune_cpu
 from translator.device import autocast, resolve_device, resolve_precision
+from translator.fresh_process import in_fresh_process
 from translator.memory import peak_memory
 from translator.model import Transformer
 from translator.tokenizer import EOS_ID
@@ -37,7 +36,6 @@ WINDOW = 64
 USUAL_LENGTH, USUAL_BATCH, USUAL_VOCABULARY = 32, 4096, 8000
 WARM_UP_STEPS, TIMED_STEPS = 2, 5
 
-Result = TypeVar("Result")
 Table = Iterator[list[str]]  # the heading first
 LENGTH_HEADING = ["tokens in a sentence", "tokens/s", "GiB", f"tokens/s, window of {WINDOW}", f"GiB, window of {WINDOW}"]
 
@@ -99,12 +97,6 @@ def width_table(config: RunConfig) -> Table:
 TABLES: dict[str, Callable[[RunConfig], Table]] = {
     "length": length_table, "attention": attention_table, "vocabulary": vocabulary_table, "batch": batch_table,
     "depth": depth_table, "width": width_table}
-
-
-def in_fresh_process(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-    """What a function returns in a process of its own, whose peak memory is that of nothing else."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # its processes may have workers of their own
-        return pool.submit(function, *arguments, **options).result()
 
 
 # What the processes do

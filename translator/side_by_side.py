@@ -27,7 +27,7 @@ from translator.cpu import tune_cpu
 from translator.device import DecodingPrecision
 from translator.export import exportable, module_of
 from translator.export.decoding import Decoding, expressible
-from translator.growth import in_fresh_process
+from translator.fresh_process import in_fresh_process
 from translator.metrics import score
 from translator.workers import Job
 

@@ -319,7 +319,7 @@ def test_sentences_put_together_are_the_text(text):
 
 
 def test_a_text_longer_than_any_in_training_is_translated_by_sentences(translator):
-    translator.longest = max(len(ids) for ids in translator.source_tokenizer.encode(SOURCES[:3]))
+    translator.planner.longest = max(len(ids) for ids in translator.source_tokenizer.encode(SOURCES[:3]))
     try:
         together, alone = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], QUICK)
         assert together.sentences == 3
@@ -340,7 +340,7 @@ def test_a_text_longer_than_any_in_training_is_translated_by_sentences(translato
             last + sum(len(text.split()) for text in texts)
             for last, texts in zip(of_each[2].alignment[-1], (SOURCES[:2], [one.text for one in apart[:2]]), strict=True))
     finally:
-        translator.longest = None
+        translator.planner.longest = None
 
 
 def test_sentences_are_rejoined_as_their_script_has_it():

@@ -20,22 +20,20 @@ from translator.config import SearchConfig
 from translator.details import Details, tell
 from translator.device import DecodingPrecision, resolve_device
 from translator.errors import UserError
-from translator.languages import split_tag, tag_of
 from translator.linear import convert
 from translator.mbr import by_expected_score
 from translator.memory import telling_of_memory
 from translator.model import Transformer
+from translator.planning import NOTHING, Planner, Unit
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
 from translator.search.forced import Rating, rate
 from translator.search.hypothesis import Ids
 from translator.search.restricted import search_among
-from translator.sentences import split_sentences
 from translator.shortlist import Shortlist
-from translator.terminology import Terminology
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from translator.translation import Request, Translation, Unit, decoded, join
+from translator.translation import Request, Translation, join
 from translator.writing import normal, whole_words
 
 # Texts that are translated together: enough to fill batches with sentences of like length.
@@ -94,10 +92,9 @@ class Translator:
         self.target_tokenizer = target_tokenizer
         self.search = search
         self.device = device
-        self.longest = longest  # tokens of the longest source in training, where it is known
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
         self.positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
-        self._terminologies: dict[str, Terminology] = {"": Terminology({})}
+        self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=self.positions)
 
     @cached_property
     def shortlist(self) -> Shortlist:
@@ -147,14 +144,14 @@ class Translator:
         None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions, and
         where it is not clear to which language.
         """
-        options = self._within_positions(search or self.search)
-        tagged = [self._tag(source, options) for source in sources]
+        options = self.planner.within_positions(search or self.search)
+        tagged = [self.planner.tag(source, options) for source in sources]
         ids = list(zip(
             self.source_tokenizer.encode(["".join(parts) for parts in tagged]), self.target_tokenizer.encode(translations),
             strict=True))
         fitting = [
             i for i, pair in enumerate(ids)
-            if max(map(len, pair)) <= options.max_source_tokens and not self._language_trouble(tagged[i][0])]
+            if max(map(len, pair)) <= options.max_source_tokens and not self.planner.language_trouble(tagged[i][0])]
         ratings = self.rate([ids[i] for i in fitting], options)
         result = {i: self._told([(ids[i], rating)], options) for i, rating in zip(fitting, ratings, strict=True)}
         return [result.get(i) for i in range(len(ids))]
@@ -162,98 +159,15 @@ class Translator:
     def _told(self, rated: list[tuple[tuple[Ids, Ids], Rating]], options: SearchConfig) -> Details:
         return tell(rated, self.source_tokenizer, self.target_tokenizer, options)
 
-    # From texts to units
-
     def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
-        """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
-        text, options = request.text, self._within_positions(options)
+        """The sentences to search for, or the reason to refuse the text."""
         if options.shortlist:
             _ = self.shortlist  # so that it is missed before anything is sought
-        try:
-            text = decoded(text)
-        except UnicodeError as error:
-            unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
-            return f"not UTF-8 at {unit} {start + 1:,}; not translated"
-        tag, text = self._tag(text, options)
-        if not text.strip():
-            return [Unit([EOS_ID], "", [], ())]
-        required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
-        prefix = options.prefix if request.prefix is None else request.prefix
-        if trouble := self._language_trouble(tag) or self._trouble(required, prefix, options):
-            return f"{trouble}; not translated"
-        sentences = [text]
-        [ids] = self.source_tokenizer.encode([tag + text])
-        if options.split_sentences and self.longest is not None and len(ids) > self.longest and not required:
-            sentences = split_sentences(text)
-        terminology = self._terminology(options.terminology or "")
-        prefix_ids = self.target_tokenizer.encode([prefix])[0][:-1]
-        units = []
-        for number, sentence in enumerate(sentences):
-            ids = self.source_tokenizer.encode([tag + sentence])[0] if len(sentences) > 1 else ids
-            if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
-                units.append(Unit([EOS_ID], "", [], ()))
-                continue
-            terms = terminology.required(sentence)
-            if trouble := self._trouble(terms, "", options):
-                return f"{trouble}; not translated"
-            if len(ids) > options.max_source_tokens:
-                limit = "model.max_positions" if options.max_source_tokens == self.positions else "search.max_source_tokens"
-                return f"{len(ids):,} tokens, more than {limit}={options.max_source_tokens}; not translated"
-            units.append(Unit(
-                ids, sentence, self.target_tokenizer.tag_ids if number else prefix_ids,
-                (*required, *terms)))
-            demanded = len(units[-1].prefix) + sum(map(len, self.target_tokenizer.encode_phrases(units[-1].required)))
-            if self.positions is not None and demanded >= self.positions:
-                return f"its prefix and phrases have more than model.max_positions={self.positions} tokens; not translated"
-        return units
-
-    def _tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
-        """The tag of the language wanted, by the text itself or else by the options; and the text without it."""
-        tag, rest = split_tag(text)
-        if tag.rstrip() in self.source_tokenizer.tags:
-            return tag, rest
-        return "" if options.language is None else tag_of(options.language), text
-
-    def _language_trouble(self, tag: str) -> str:
-        """Why a text with this tag cannot be translated, if so."""
-        tags = self.source_tokenizer.tags
-        if not tags:
-            return "search.language is for models of several languages, and this one has no choice" if tag else ""
-        return "" if tag.rstrip() in tags else (
-            f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
-
-    def _trouble(self, required: Sequence[str], prefix: str, options: SearchConfig) -> str:
-        """Why the demands cannot be met, if so."""
-        if required and (options.sampling or options.groups > 1 or options.keep_places):
-            return (
-                "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
-                "search.keep_places")
-        for text in (*required, prefix):
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                return f"{text!r} holds half a character"
-            if UNK_ID in self.target_tokenizer.encode([text])[0]:
-                return f"{text!r} holds characters that the vocabulary lacks"
-            if text and options.banned and whole_words(*options.banned).search(normal(text)):
-                return f"must hold {text!r}, which is banned"
-        return ""
-
-    def _terminology(self, file: str) -> Terminology:
-        """Each file is read once."""
-        if file not in self._terminologies:
-            self._terminologies[file] = Terminology.load(Path(file))
-        return self._terminologies[file]
-
-    def _within_positions(self, options: SearchConfig) -> SearchConfig:
-        """The same options, for sources that learned positions reach."""
-        if self.positions is None:
-            return options
-        return dataclasses.replace(options, max_source_tokens=min(options.max_source_tokens, self.positions))
-
-    # From units to translations
+        return self.planner.plan(request, options)
 
     def translate_units(self, units: Sequence[Unit], options: SearchConfig) -> list[Translation]:
         """The translation of each sentence, in order."""
-        lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit.ids != [EOS_ID]}
+        lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit != NOTHING}
         result = [Translation()] * len(units)
         for batch in _batches(lengths, options.batch_tokens):
             with _telling_of_memory(options):

@@ -43,16 +43,6 @@ class Translation:
         return any(hypothesis.hit_limit for hypothesis in self.hypotheses[:1])
 
 
-@dataclass(frozen=True)
-class Unit:
-    """A sentence to search for."""
-
-    ids: list[int]  # of its tag too, if it has one
-    text: str
-    prefix: list[int]
-    required: tuple[str, ...]
-
-
 def join(sentences: list[Translation]) -> Translation:
     """The translation of a text from those of its sentences: the best of each, then the second best, and so on."""
     if len(sentences) == 1:

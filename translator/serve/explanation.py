@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from translator.config import SearchConfig
+from translator.planning import Unit
 from translator.search import Hypothesis
 from translator.tokenizer import EOS_ID
 from translator.translate import Translator
-from translator.translation import Translation, Unit
+from translator.translation import Translation
 
 # Decimals of what is sent to be drawn.
 DECIMALS = 3

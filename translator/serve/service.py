@@ -18,12 +18,13 @@ from translator.commands import ServeConfig
 from translator.errors import UserError
 from translator.languages import tag_of
 from translator.open_rows import OpenRows
+from translator.planning import Unit
 from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
 from translator.serve.explanation import explain
 from translator.translate import Translator
-from translator.translation import Request, Translation, Unit, join
+from translator.translation import Request, Translation, join
 
 
 class Unanswerable(Exception):

@@ -1,0 +1,143 @@
+"""What of a text is to be searched for, or why it cannot be translated (floor 4)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from translator.config import SearchConfig
+from translator.languages import split_tag, tag_of
+from translator.sentences import split_sentences
+from translator.terminology import Terminology
+from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from translator.translation import Request, decoded
+from translator.writing import normal, whole_words
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A sentence to search for."""
+
+    ids: list[int]  # of its tag too, if it has one
+    text: str
+    prefix: list[int]
+    required: tuple[str, ...]
+
+
+# In place of a sentence that holds nothing to translate.
+NOTHING = Unit([EOS_ID], "", [], ())
+
+
+class Refusal(Exception):
+    """Why a text cannot be translated as it is asked for."""
+
+
+class Planner:
+    """Makes of a text the sentences to search for, with what each translation must begin with and hold."""
+
+    def __init__(
+        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, longest: int | None, positions: int | None
+    ) -> None:
+        """longest: tokens of a source in training, where it is known; positions: tokens that learned ones reach."""
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.longest = longest
+        self.positions = positions
+        self._terminologies: dict[str, Terminology] = {"": Terminology({})}
+
+    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
+        """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
+        try:
+            return list(self._units(request, self.within_positions(options)))
+        except Refusal as reason:
+            return f"{reason}; not translated"
+
+    def tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
+        """The tag of the language wanted, by the text itself or else by the options; and the text without it."""
+        tag, rest = split_tag(text)
+        if tag.rstrip() in self.source_tokenizer.tags:
+            return tag, rest
+        return "" if options.language is None else tag_of(options.language), text
+
+    def language_trouble(self, tag: str) -> str:
+        """Why a text with this tag cannot be translated, if so."""
+        tags = self.source_tokenizer.tags
+        if not tags:
+            return "search.language is for models of several languages, and this one has no choice" if tag else ""
+        return "" if tag.rstrip() in tags else (
+            f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
+
+    def within_positions(self, options: SearchConfig) -> SearchConfig:
+        """The same options, for sources that learned positions reach."""
+        if self.positions is None:
+            return options
+        return dataclasses.replace(options, max_source_tokens=min(options.max_source_tokens, self.positions))
+
+    def _units(self, request: Request, options: SearchConfig) -> Iterator[Unit]:
+        tag, text = self.tag(_read(request.text), options)
+        if not text.strip():
+            yield NOTHING
+            return
+        required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
+        prefix = options.prefix if request.prefix is None else request.prefix
+        if trouble := self.language_trouble(tag):
+            raise Refusal(trouble)
+        self._require_possible(required, prefix, options)
+        [ids] = self.source_tokenizer.encode([tag + text])
+        begin = self.target_tokenizer.encode([prefix])[0][:-1]
+        if not self._is_to_split(ids, required, options):
+            yield self._unit(ids, text, begin, required, options)
+            return
+        for sentence in split_sentences(text):
+            [ids] = self.source_tokenizer.encode([tag + sentence])
+            yield self._unit(ids, sentence, begin, required, options)
+            begin = self.target_tokenizer.tag_ids  # of the prefix, what each sentence needs
+
+    def _is_to_split(self, ids: Sequence[int], required: Sequence[str], options: SearchConfig) -> bool:
+        """Whether a text is longer than any in training, and may be taken sentence by sentence."""
+        return options.split_sentences and self.longest is not None and len(ids) > self.longest and not required
+
+    def _unit(
+        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: SearchConfig
+    ) -> Unit:
+        if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
+            return NOTHING
+        terms = self._terminology(options.terminology or "").required(sentence)
+        self._require_possible(terms, "", options)
+        if len(ids) > options.max_source_tokens:
+            limit = "model.max_positions" if options.max_source_tokens == self.positions else "search.max_source_tokens"
+            raise Refusal(f"{len(ids):,} tokens, more than {limit}={options.max_source_tokens}")
+        unit = Unit(ids, sentence, prefix, (*required, *terms))
+        demanded = len(prefix) + sum(map(len, self.target_tokenizer.encode_phrases(unit.required)))
+        if self.positions is not None and demanded >= self.positions:
+            raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")
+        return unit
+
+    def _require_possible(self, required: Sequence[str], prefix: str, options: SearchConfig) -> None:
+        """Refuse what no translation can hold."""
+        if required and (options.sampling or options.groups > 1 or options.keep_places):
+            raise Refusal(
+                "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
+                "search.keep_places")
+        for text in (*required, prefix):
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise Refusal(f"{text!r} holds half a character")
+            if UNK_ID in self.target_tokenizer.encode([text])[0]:
+                raise Refusal(f"{text!r} holds characters that the vocabulary lacks")
+            if text and options.banned and whole_words(*options.banned).search(normal(text)):
+                raise Refusal(f"must hold {text!r}, which is banned")
+
+    def _terminology(self, file: str) -> Terminology:
+        """Each file is read once."""
+        if file not in self._terminologies:
+            self._terminologies[file] = Terminology.load(Path(file))
+        return self._terminologies[file]
+
+
+def _read(text: str | bytes) -> str:
+    try:
+        return decoded(text)
+    except UnicodeError as error:
+        unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
+        raise Refusal(f"not UTF-8 at {unit} {start + 1:,}") from error

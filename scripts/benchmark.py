@@ -25,13 +25,13 @@ from translator.benchmark import (
     require_fresh,
 )
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder
 from translator.config import RunConfig
 from translator.console import say
 from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
 from translator.device import DecodingPrecision, resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
+from translator.run_folder import RunFolder
 from translator.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
 from translator.tatoeba import fetch_default
 from translator.trainer import Trainer, new_model

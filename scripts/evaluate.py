@@ -11,12 +11,12 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import EvaluateConfig
 from translator.cpu import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.held_out import held_out, language_of, require_comparable, sources_for
+from translator.run_folder import RunFolder, chosen_runs
 from translator.sources import SPLITS
 from translator.text_files import read_lines
 from translator.translate import Translator

@@ -8,7 +8,6 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ExportConfig
 from translator.errors import one_line_errors
 from translator.export import exportable, module_of
@@ -16,6 +15,7 @@ from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
 from translator.files import write_text
+from translator.run_folder import RunFolder, chosen_runs
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="export")

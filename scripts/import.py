@@ -9,12 +9,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder
 from translator.config import RunConfig
 from translator.console import say
 from translator.errors import UserError, one_line_errors
 from translator.lock import sole_user
 from translator.pretrained import adopt, load_pretrained
+from translator.run_folder import RunFolder
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from translator.attention_maps import attention_maps
 from translator.building import from_hydra
-from translator.checkpoint import chosen_runs
 from translator.commands import PlotAttentionConfig
 from translator.console import say
 from translator.cpu import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.files import write_bytes
 from translator.plots import draw_attention, png, undrawn
+from translator.run_folder import chosen_runs
 from translator.tokenizer import BOS_ID, EOS_ID
 from translator.translate import Translator
 from translator.translation import Request

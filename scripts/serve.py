@@ -11,11 +11,11 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import chosen_runs
 from translator.commands import ServeConfig
 from translator.console import say
 from translator.cpu import tune_cpu
 from translator.errors import UserError, one_line_errors
+from translator.run_folder import chosen_runs
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="serve")

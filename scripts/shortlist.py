@@ -6,10 +6,10 @@ import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import ShortlistConfig
 from translator.data import prepare
 from translator.errors import UserError, one_line_errors
+from translator.run_folder import RunFolder, chosen_runs
 from translator.shortlist_learning import learn_shortlist
 
 

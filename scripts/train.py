@@ -15,7 +15,6 @@ from omegaconf import DictConfig
 
 from translator.building import by_dotted_name, from_hydra
 from translator.capacity import MOST, fitting_batch_tokens
-from translator.checkpoint import RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.console import say
 from translator.cooccurrence import embed_by_cooccurrence
@@ -31,6 +30,7 @@ from translator.lock import sole_user
 from translator.memory import telling_of_memory
 from translator.model import Transformer
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
+from translator.run_folder import RunFolder
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
@@ -38,6 +38,7 @@ from translator.trainer import Trainer, new_model
 from translator.translate import Translator
 from translator.translation import Request
 from translator.validation import SAMPLE_TRANSLATIONS
+from translator.weights import load_into, weights_of
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
@@ -66,7 +67,7 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
     device = resolve_device(config.device)
     pretrained = None
     if config.init is not None:  # once begun, a run has all it needs in its own folder
-        if folder.resumable():
+        if folder.checkpoints.resumable():
             pretrained = without_weights(folder, config)
         else:
             pretrained = load_pretrained(str(folder.path) if folder.has_begun() else config.init, config)
@@ -99,7 +100,7 @@ def train(
     if weights:
         load_into(model, weights, folder.model_file)
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
-    elif config.model.embeddings == "cooccurrence" and not decide(folder.resumable):
+    elif config.model.embeddings == "cooccurrence" and not decide(folder.checkpoints.resumable):
         embed_by_cooccurrence(model, corpus, config.seed)
     precision = resolve_precision(config.precision, device)
     greedy = config.search.plain(config.train.validation_beam)

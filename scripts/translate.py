@@ -16,13 +16,13 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder, chosen_runs
 from translator.commands import TranslateConfig
 from translator.cpu import tune_cpu
 from translator.device import DecodingPrecision, resolve_device, resolve_precision
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.lines import Line, answer, arriving_lines, format_of, notices, open_input, parse, score_answer, translation_of
 from translator.output import Output
+from translator.run_folder import RunFolder, chosen_runs
 from translator.translate import CHUNK
 from translator.translation import Request, decoded
 from translator.workers import Job, translate_all

@@ -20,12 +20,13 @@ from hypothesis import settings
 from tests.forked import ONE_THREAD, forks, run_script
 from translator.batching import collate
 from translator.building import build, from_hydra, to_yaml
-from translator.checkpoint import RunFolder, weights_of
 from translator.cleaning import Counts, HeldOut, clean
 from translator.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
 from translator.files import save_tensors
 from translator.model import Transformer
+from translator.run_folder import RunFolder
 from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
+from translator.weights import weights_of
 
 ROOT = Path(__file__).parent.parent
 SHARED_DATASETS = ROOT.parent / "shared" / "datasets"

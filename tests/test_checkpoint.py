@@ -12,17 +12,18 @@ from safetensors import SafetensorError
 
 from tests.conftest import PAIRS, model_config, random_model, tokenizer_config
 from translator import files
-from translator.checkpoint import RunFolder, load_into, newest_run, weights_of
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors
+from translator.run_folder import RunFolder, newest_run
 from translator.tokenizer import Tokenizer, train_tokenizer
 from translator.vocabulary import ModelProto
+from translator.weights import load_into, weights_of
 
 
 @pytest.fixture
 def folder(tmp_path) -> RunFolder:
     folder = RunFolder(tmp_path / "run")
-    folder.checkpoints.mkdir(parents=True)
+    folder.checkpoints.path.mkdir(parents=True)
     folder.config_file.touch()
     return folder
 
@@ -50,44 +51,44 @@ def test_weights_of_another_model_are_refused(tmp_path):
 def test_checkpoint_round_trip_average_and_pruning(folder):
     for update in range(10, 70, 10):
         folder.save_checkpoint(update, weights(update), weights(-update), {"update": update})
-    assert folder.resumable() == [60, 50, 40, 30, 20, 10]
-    loaded, training, state = folder.load_checkpoint(40)
+    assert folder.checkpoints.resumable() == [60, 50, 40, 30, 20, 10]
+    loaded, training, state = folder.checkpoints.load(40)
     assert loaded["w"][0, 0] == 40
     assert training["w"][0, 0] == -40
     assert state == {"update": 40}
-    torch.testing.assert_close(folder.average([10, 20, 60])["w"], torch.full((3, 2), 30.0))
-    folder.prune(resumable=2, weights=[20, 60])
-    assert folder.resumable() == [60, 50]
-    assert sorted(int(p.name) for p in folder.checkpoints.iterdir()) == [20, 50, 60]
-    assert folder.average([20])["w"][0, 0] == 20
+    torch.testing.assert_close(folder.checkpoints.average([10, 20, 60])["w"], torch.full((3, 2), 30.0))
+    folder.checkpoints.prune(resumable=2, weights=[20, 60])
+    assert folder.checkpoints.resumable() == [60, 50]
+    assert sorted(int(p.name) for p in folder.checkpoints.path.iterdir()) == [20, 50, 60]
+    assert folder.checkpoints.average([20])["w"][0, 0] == 20
 
 
 def test_a_checkpoint_may_be_saved_again(folder):
     folder.save_checkpoint(10, weights(1), {}, {"known": 1})
     folder.save_checkpoint(10, weights(2), {}, {"known": 2})
-    loaded, _, state = folder.load_checkpoint(10)
+    loaded, _, state = folder.checkpoints.load(10)
     assert (loaded["w"][0, 0], state) == (1, {"known": 2})  # of the same update only the state can be new
 
 
 def test_half_written_checkpoints_are_not_seen(folder):
     folder.save_checkpoint(10, weights(1), {}, {})
-    shutil.copytree(folder.checkpoints / "00000010", folder.checkpoints / ".00000020.partial")
-    assert folder.resumable() == [10]
+    shutil.copytree(folder.checkpoints.path / "00000010", folder.checkpoints.path / ".00000020.partial")
+    assert folder.checkpoints.resumable() == [10]
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "training.safetensors", "state.json"])
 def test_a_file_truncated_anywhere_or_missing_is_named(folder, name):
     folder.save_checkpoint(10, weights(1), weights(1), {"update": 10, "best": [1, 2, 3]})
-    path = folder.checkpoints / "00000010" / name
+    path = folder.checkpoints.path / "00000010" / name
     whole = path.read_bytes().rstrip()
     for keep in (*range(0, len(whole) - 1, 7), len(whole) - 1):
         path.write_bytes(whole[:keep])
         with pytest.raises(UserError, match=rf"{name}: damaged") as caught:
-            folder.load_checkpoint(10)
+            folder.checkpoints.load(10)
         assert "\n" not in str(caught.value)
     path.unlink()
     with pytest.raises(UserError, match=rf"{name}: damaged"):
-        folder.load_checkpoint(10)
+        folder.checkpoints.load(10)
 
 
 def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch):
@@ -109,7 +110,7 @@ def test_a_save_that_fails_leaves_what_was_there(folder, monkeypatch):
 def test_a_flipped_bit_anywhere_is_noticed(folder, name):
     """Each bit of a small file, one at a time: what is read is what was written, or nothing is."""
     folder.save_checkpoint(10, weights(1), weights(2), {"update": 10, "loss": 0.5})
-    path = folder.checkpoints / "00000010" / name
+    path = folder.checkpoints.path / "00000010" / name
     whole = path.read_bytes()
     noticed = 0
     for place in range(8 * len(whole)):
@@ -117,7 +118,7 @@ def test_a_flipped_bit_anywhere_is_noticed(folder, name):
         flipped[place // 8] ^= 1 << place % 8
         path.write_bytes(flipped)
         try:
-            loaded, training, state = folder.load_checkpoint(10)
+            loaded, training, state = folder.checkpoints.load(10)
         except UserError:
             noticed += 1
         else:  # a bit of white space, or of the name of the sum
@@ -154,13 +155,13 @@ def test_nothing_is_saved_into_a_folder_that_is_gone(folder):
 
 def test_what_a_killed_process_left_half_written_is_cleared(folder):
     folder.save_checkpoint(10, weights(1), {}, {})
-    (folder.checkpoints / ".00000020.partial").mkdir()
+    (folder.checkpoints.path / ".00000020.partial").mkdir()
     (folder.path / ".model.safetensors.partial").write_bytes(b"half")
     export = folder.path / ".huggingface.partial"
     export.mkdir()
     folder.clear_partial()
     assert list(folder.path.rglob(".*.partial")) == [export]  # of a process that may still write it
-    assert folder.resumable() == [10]
+    assert folder.checkpoints.resumable() == [10]
 
 
 def test_no_run_folder_and_no_weights_are_told_apart(tmp_path, run_folder):
@@ -247,7 +248,7 @@ def test_the_average_keeps_names_types_and_shapes_of_a_model(folder):
     models = [random_model(seed=seed) for seed in range(3)]
     for number, model in enumerate(models):
         folder.save_checkpoint(number, weights_of(model), {}, {})
-    mean = folder.average([0, 1, 2])
+    mean = folder.checkpoints.average([0, 1, 2])
     for name, tensor in mean.items():
         expected = torch.stack([weights_of(model)[name] for model in models]).mean(0)
         torch.testing.assert_close(tensor, expected)

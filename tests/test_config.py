@@ -10,10 +10,10 @@ import pytest
 
 from tests.conftest import ROOT, composed, run_config
 from translator.building import build, from_hydra, read_yaml, to_yaml
-from translator.checkpoint import RunFolder
 from translator.commands import EvaluateConfig, ExportConfig, PlotAttentionConfig, ReportConfig, ServeConfig, TranslateConfig
 from translator.config import ModelConfig, RunConfig
 from translator.errors import UserError
+from translator.run_folder import RunFolder
 
 CONF = ROOT / "conf"
 GROUPS = ("data", "tokenizer", "model", "optim", "train", "search")

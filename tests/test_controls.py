@@ -28,10 +28,10 @@ from sacrebleu.metrics import BLEU, CHRF
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
 from translator.alignment import align_words
 from translator.batching import collate
-from translator.checkpoint import RunFolder, weights_of
 from translator.errors import UserError
 from translator.files import save_tensors
 from translator.mbr import by_expected_score
+from translator.run_folder import RunFolder
 from translator.search.forced import rate
 from translator.search.phrases import holds
 from translator.sentences import split_sentences
@@ -39,6 +39,7 @@ from translator.terminology import Terminology
 from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_tokenizer
 from translator.translate import Translator
 from translator.translation import Request
+from translator.weights import weights_of
 from translator.writing import rejoined, whole_words
 
 SOURCES = [source for source, _ in PAIRS[:12]]

@@ -12,12 +12,12 @@ from datasets import Dataset
 
 from tests.conftest import model_config, tokenizer_config
 from translator import cooccurrence
-from translator.checkpoint import weights_of
 from translator.cooccurrence import embed_by_cooccurrence
 from translator.data import Corpus
 from translator.model import Transformer
 from translator.tokenizer import WORD_START, Tokenizer, train_tokenizer
 from translator.vocabulary import narrow_target
+from translator.weights import weights_of
 
 NAMES, VERBS, THINGS = (
     {"Ada": "Ada", "Ben": "Ben", "Cleo": "Cleo", "Dan": "Dan"}, {"sees": "sieht", "wants": "will", "paints": "malt"},

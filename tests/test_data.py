@@ -159,6 +159,14 @@ def test_paired_text_reads_the_same_rows(tmp_path, suffix, newline):
     assert pairs_of(read(config(tmp_path, train=list(map(str, names))), "train")) == TRICKY
 
 
+def test_rows_that_an_unclosed_quotation_mark_swallows_are_told_of(tmp_path, capsys):
+    file = tmp_path / "pairs.csv"
+    for text, warned in (('A "dog",Ein Hund\n', False), ('"A dog,Ein Hund\n', True)):
+        file.write_text("en,de\n" + text * 2 + "".join(f"Dog {n}.,Hund {n}.\n" for n in range(99)))
+        read(config(tmp_path / "cache", train=str(file)), "train")
+        assert ("pairs.csv: 1 cells hold line breaks" in capsys.readouterr().err) == warned
+
+
 def test_line_breaks_within_csv_cells_become_spaces_in_train(tmp_path):
     table(tmp_path / "a.csv", [*PAIRS, ("one\nline", "eine \r\n Zeile ")])
     train, validation, test = (pairs_of(load_split(config(tmp_path, train=f"{tmp_path}/a.csv"), split)) for split in SPLITS)
@@ -201,6 +209,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "header.tsv").write_text("en\tde\n")
     (folder / "ragged.csv").write_text("en,de\na,b\nc,d,e\n")
     (folder / "scored.tsv").write_text("en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30)
+    (folder / "twice.tsv").write_text("en\tde\ten\n" + "A dog.\tEin Hund.\tA cat.\n" * 30)
     (folder / "numbers.jsonl").write_text('{"en": 1, "de": 2}\n' * 30)
     (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
     (folder / "latin.txt").write_bytes("en\tde\na\tb\ncafé\tc\n".encode("latin-1"))
@@ -242,6 +251,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a line that would be two": ({"train": "parted.tsv"}, ["parted.tsv:3", "carriage return"]),
     "two tables": ({"train": ["good.tsv", "good.tsv"]}, ["good.tsv is a table"]),
     "a column without a name": ({"train": "scored.tsv"}, ["scored.tsv", "more cells than its header"]),
+    "a column named twice": ({"train": "twice.tsv"}, ["twice.tsv", "en twice"]),
     "a column without a name, in a folder": (
         {"path": "scored-folder", "train": "train"}, ["scored-folder", "more cells than its header"]),
     "a line that would be two, in a folder": ({"path": "parted-folder", "train": "train"}, ["train.tsv:3", "carriage return"]),

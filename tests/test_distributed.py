@@ -23,13 +23,13 @@ import torch.distributed as dist
 from tests.conftest import PAIRS, ROOT, TINY, model_config, write_pairs
 from tests.forked import forks
 from tests.test_trainer import metrics, options, rows
-from translator.checkpoint import RunFolder
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.distributed import decide, divide, first, gather, shard, share, together, totals, wholes
 from translator.errors import UserError
 from translator.files import load_tensors
 from translator.interruption import Interrupted
+from translator.run_folder import RunFolder
 from translator.tokenizer import Tokenizer
 from translator.trainer import Trainer, new_model
 
@@ -78,7 +78,7 @@ def four_batches_an_update(**train: object) -> RunConfig:
 
 def result(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
     run = RunFolder(folder)
-    weights, training, _ = run.load_checkpoint(10)
+    weights, training, _ = run.checkpoints.load(10)
     model = {f"model.{name}": weight for name, weight in load_tensors(run.model_file).items()}
     lines = metrics(run)
     return weights | training | model, [{k: v for k, v in line.items() if k != "train/padding"} for line in lines]
@@ -113,7 +113,7 @@ def test_checkpoints_move_between_numbers_of_processes_and_ways_to_hold_a_model(
     for updates, count, parallel in ((3, 2, "fsdp"), (5, 1, "ddp"), (8, 3, "ddp"), (10, 2, "fsdp")):
         config = dataclasses.replace(first, train=dataclasses.replace(first.train, max_updates=10, parallel=parallel))
         assert processes(count, train_until, config, tmp_path / "run", tokenizer, updates) == [0] * count
-        assert RunFolder(tmp_path / "run").resumable()[0] == updates
+        assert RunFolder(tmp_path / "run").checkpoints.resumable()[0] == updates
     assert_close(tmp_path / "run", alone)
 
 
@@ -240,11 +240,11 @@ def test_two_nodes_bring_a_killed_worker_back(tmp_path, start):
         "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--max-restarts=1"]
     nodes = [start(data, launcher, "train.max_updates=60", "train.timeout_minutes=0.5") for _ in range(2)]
     run = RunFolder(tmp_path / "run")
-    wait_for(lambda: max(run.resumable(), default=0) >= 20, *nodes)
+    wait_for(lambda: max(run.checkpoints.resumable(), default=0) >= 20, *nodes)
     os.kill(workers_of(nodes[1])[0], signal.SIGKILL)
     said = "".join(node.communicate(timeout=240)[1].decode() for node in nodes)
     assert [node.returncode for node in nodes] == [0, 0], said
-    assert run.resumable()[0] == 60
+    assert run.checkpoints.resumable()[0] == 60
     assert "resuming   from update" in said
 
 
@@ -257,8 +257,8 @@ def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path
     heard_of = {signal.SIGSTOP: ["heard nothing from another", "train.timeout_minutes"], signal.SIGKILL: ["rank", "SIGKILL"]}
     for parallel, fault in (("ddp", signal.SIGSTOP), ("fsdp", signal.SIGSTOP), ("ddp", signal.SIGKILL)):
         job = start(data, launcher, "train.max_updates=100000", "train.timeout_minutes=0.3", f"train.parallel={parallel}")
-        before = max(run.resumable(), default=0)
-        wait_for(lambda before=before: max(run.resumable(), default=0) >= before + 20, job)
+        before = max(run.checkpoints.resumable(), default=0)
+        wait_for(lambda before=before: max(run.checkpoints.resumable(), default=0) >= before + 20, job)
         victim = workers_of(job)[1]
         os.kill(victim, fault)
         started = time.monotonic()
@@ -267,7 +267,7 @@ def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path
         assert time.monotonic() - started < 120  # the timeout, and torchrun's own patience with what it ends
         for word in heard_of[fault]:
             assert word in said.decode(), said.decode()
-        run.load_checkpoint(run.resumable()[0])
+        run.checkpoints.load(run.checkpoints.resumable()[0])
 
 
 @pytest.mark.torture
@@ -276,13 +276,13 @@ def test_a_signal_to_all_saves_once_and_the_job_goes_on_with_any_number(tmp_path
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     run = RunFolder(tmp_path / "run")
     job = start(data, ["--standalone", "--nproc-per-node=2"], "train.max_updates=100000")
-    wait_for(lambda: max(run.resumable(), default=0) >= 20, job)
+    wait_for(lambda: max(run.checkpoints.resumable(), default=0) >= 20, job)
     job.send_signal(signal.SIGINT)
     _, said = job.communicate(timeout=120)
-    stopped = run.resumable()[0]
+    stopped = run.checkpoints.resumable()[0]
     assert f"Stopped at update {stopped}, saved" in said.decode(), said.decode()
     assert run.load_config().train.accumulation == 2
     alone = start(data, ["--standalone", "--nproc-per-node=1"], f"train.max_updates={stopped + 3}")
     _, said = alone.communicate(timeout=120)
     assert alone.returncode == 0, said.decode()
-    assert run.resumable()[0] == stopped + 3
+    assert run.checkpoints.resumable()[0] == stopped + 3

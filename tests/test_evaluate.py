@@ -13,11 +13,11 @@ import pytest
 
 from tests.conftest import PAIRS, assert_user_error, search_config, write_pairs
 from translator.building import to_yaml
-from translator.checkpoint import RunFolder
 from translator.data import prepare
 from translator.errors import UserError
 from translator.evaluate import compare, describe, describe_comparison, evaluate
 from translator.held_out import held_out
+from translator.run_folder import RunFolder
 from translator.translate import Translator
 
 SOURCES = [source for source, _ in PAIRS[:24]]

@@ -35,7 +35,6 @@ from tests.conftest import (
 from tests.hub_server import running_hub
 from translator.batching import pad
 from translator.building import from_hydra, to_yaml
-from translator.checkpoint import RunFolder
 from translator.commands import ExportConfig
 from translator.config import SearchConfig
 from translator.errors import UserError
@@ -45,6 +44,7 @@ from translator.export import huggingface as to_huggingface
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
+from translator.run_folder import RunFolder
 from translator.search.forced import rate
 from translator.search.hypothesis import length_limits, length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer

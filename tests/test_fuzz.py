@@ -29,17 +29,18 @@ from hypothesis import strategies as st
 from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_config
 from translator.batching import Batch, BatchSource, plan_batches
 from translator.building import build, read_yaml, to_yaml
-from translator.checkpoint import RunFolder, weights_of
 from translator.cleaning import Counts, HeldOut, cut, with_text
 from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
 from translator.files import Weights
 from translator.lines import answer, arriving_lines, as_json, notices, parse
+from translator.run_folder import RunFolder
 from translator.sources import read
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
 from translator.translate import Translator
 from translator.translation import Translation
+from translator.weights import weights_of
 
 # Strings that have broken programs: half characters, marks without a letter, both directions, breaks of all kinds.
 AWKWARD = [
@@ -636,14 +637,14 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
         assert longest is None or isinstance(longest, int)
         outcome = loaded(lambda: outcome_of(folder.load_outcome()))
         assert outcome is None or isinstance(outcome, Outcome)
-        for update in folder.resumable():
-            found = loaded(lambda update=update: folder.load_checkpoint(update))
+        for update in folder.checkpoints.resumable():
+            found = loaded(lambda update=update: folder.checkpoints.load(update))
             if found is not None:
                 assert any(alike(found[0], other) for other in written.weights)
                 assert any(alike(found[1], other) for other in written.weights)
                 assert found[2] in written.states
                 assert isinstance(state_of(found[2], folder.path, "bleu"), TrainingState)
-        loaded(lambda: folder.average([10, 20]))
+        loaded(lambda: folder.checkpoints.average([10, 20]))
         translations = loaded(lambda: Translator(folder.path)(["She sees two trees."], written.config.search))
         assert translations is None or len(translations) == 1
 

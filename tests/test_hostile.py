@@ -30,10 +30,10 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, cleaned, write_pairs
 from tests.test_fuzz import STATE, data_config
-from translator.checkpoint import RunFolder
 from translator.cleaning import Counts, HeldOut
 from translator.errors import UserError
 from translator.files import load_tensors, save_tensors, sealed
+from translator.run_folder import RunFolder
 from translator.sources import read
 from translator.tokenizer import Tokenizer
 from translator.tracking import Tracker
@@ -171,14 +171,14 @@ def pickles(mark: Path) -> dict[str, bytes]:
 def test_a_pickle_by_any_name_is_not_unpickled(run, mark, kind):
     content = pickles(mark)[kind]
     run.save_checkpoint(10, {"w": torch.ones(2)}, {"w": torch.ones(2)}, {"update": 10})
-    folder = run.checkpoints / "00000010"
+    folder = run.checkpoints.path / "00000010"
     for name in ("state.json", "training.safetensors", "weights.safetensors"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(content)
-        refused(lambda: run.load_checkpoint(10))
+        refused(lambda: run.checkpoints.load(10))
         (folder / name).write_bytes(whole)
     (folder / "weights.safetensors").write_bytes(content)
-    refused(lambda: run.average([10]))
+    refused(lambda: run.checkpoints.average([10]))
     run.outcome_file.write_bytes(content)
     assert run.load_outcome() is None
     run.report_file.write_bytes(content)
@@ -269,19 +269,19 @@ def test_any_json_in_a_run_folder_is_refused_or_harmless(run, text):
     run.load_outcome()  # what is no outcome, the trainer takes for none: test_fuzz.py
     assert Translator(run.path)(["She sees two trees."])
     run.save_checkpoint(10, {"w": torch.ones(2)}, {}, {"update": 10})
-    (run.checkpoints / "00000010" / "state.json").write_text(text)
-    assert "damaged" in refused(lambda: run.load_checkpoint(10))
+    (run.checkpoints.path / "00000010" / "state.json").write_text(text)
+    assert "damaged" in refused(lambda: run.checkpoints.load(10))
 
 
 def test_folders_of_other_names_are_no_checkpoints(run):
     run.save_checkpoint(10, {"w": torch.ones(2)}, {}, {"update": 10})
     for name in ("00000010 copy", "1x", "7", "٠٠٠٠٠٠٢٠", "0" * 9 + "1", "9" * 400):
         if len(name) < 255:
-            shutil.copytree(run.checkpoints / "00000010", run.checkpoints / name)
-    assert run.resumable() == [10]
-    run.prune(resumable=0, weights=[])
-    assert not (run.checkpoints / "00000010").exists()
-    assert (run.checkpoints / "00000010 copy" / "state.json").is_file()
+            shutil.copytree(run.checkpoints.path / "00000010", run.checkpoints.path / name)
+    assert run.checkpoints.resumable() == [10]
+    run.checkpoints.prune(resumable=0, weights=[])
+    assert not (run.checkpoints.path / "00000010").exists()
+    assert (run.checkpoints.path / "00000010 copy" / "state.json").is_file()
 
 
 @pytest.mark.parametrize("content", [
@@ -338,7 +338,7 @@ def test_nothing_is_written_or_cut_through_a_link(run, tmp_path, tokenizer):
     run.save_outcome({})
     save_tensors(run.model_file, {"w": torch.ones(2)})
     (run.path / ".x.partial").symlink_to(victim)
-    (run.checkpoints / ".00000010.partial").symlink_to(folder)
+    (run.checkpoints.path / ".00000010.partial").symlink_to(folder)
     run.clear_partial()
     assert victim.read_text() == (folder / "precious").read_text() == "precious"
     for recorded in ({}, {"events.out.tfevents.1": 0, "metrics.jsonl": 0}):
@@ -376,7 +376,7 @@ def test_an_outcome_that_is_none_is_found_out_again(script, trained):
 @pytest.mark.parametrize("change", [{"update": "2"}, {"validations": [{"update": 2}]}, {"recorded": {"metrics.jsonl": "0"}}])
 def test_a_state_that_no_training_writes_ends_in_one_line(script, trained, tmp_path, change):
     shutil.copytree(trained / "run", tmp_path / "run")
-    for state in RunFolder(tmp_path / "run").checkpoints.glob("*/state.json"):
+    for state in RunFolder(tmp_path / "run").checkpoints.path.glob("*/state.json"):
         state.write_text(sealed(json.loads(state.read_text())["state"] | change))
     options = [f"data.train={trained}/pairs.tsv", f"data.cache={trained}/cache", f"runs={tmp_path}"]
     assert_user_error(script("train", *TINY, *options), "state.json")
@@ -385,7 +385,7 @@ def test_a_state_that_no_training_writes_ends_in_one_line(script, trained, tmp_p
 def test_a_state_is_what_asdict_makes(trained):
     """The state that test_fuzz.py changes has the fields of a real one."""
     run = RunFolder(trained / "run")
-    _, _, state = run.load_checkpoint(run.resumable()[0])
+    _, _, state = run.checkpoints.load(run.checkpoints.resumable()[0])
     assert state.keys() == dataclasses.asdict(STATE).keys()
 
 

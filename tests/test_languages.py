@@ -12,12 +12,12 @@ import pytest
 from tests.conftest import PAIRS, TINY, Script, assert_user_error, composed, run_config, search_config, tokenizer_config
 from tests.test_data import config, json_lines, pairs_of, prepared
 from translator.building import from_hydra
-from translator.checkpoint import RunFolder
 from translator.commands import EvaluateConfig, ReportConfig
 from translator.data import prepare
 from translator.errors import UserError
 from translator.held_out import held_out, require_comparable
 from translator.languages import split_tag, tag_of
+from translator.run_folder import RunFolder
 from translator.sources import read, windows
 from translator.translate import Translator
 

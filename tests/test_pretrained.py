@@ -17,10 +17,10 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, Script, assert_user_error, run_config, search_config, write_pairs
 from tests.hub_server import Repository, running_hub
-from translator.checkpoint import RunFolder
 from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.pretrained import adopt, load_pretrained
+from translator.run_folder import RunFolder
 from translator.translate import Translator
 
 os.environ["HF_HUB_OFFLINE"] = "1"

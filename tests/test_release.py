@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.conftest import assert_user_error
-from translator.checkpoint import FORMAT, RunFolder
 from translator.errors import UserError
+from translator.run_folder import FORMAT, RunFolder
 from translator.translate import Translator
 
 RELEASE = Path(__file__).parent / "release-1"

@@ -18,10 +18,10 @@ from PIL import Image
 
 from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
 from translator.building import by_dotted_name, from_hydra
-from translator.checkpoint import RunFolder
 from translator.commands import ReportConfig
 from translator.files import load_tensors, save_tensors
 from translator.report import write_report
+from translator.run_folder import RunFolder
 from translator.tracking import read_history
 
 SCRIPT = "<script>alert('&amp;')</script>"

@@ -19,7 +19,6 @@ from tests.conftest import PAIRS, TINY, model_config, random_model, run_config, 
 from tests.test_trainer import rows
 from translator import shortlist, shortlist_learning
 from translator.batching import pad
-from translator.checkpoint import RunFolder, weights_of
 from translator.config import MOST_CANDIDATES
 from translator.data import prepare
 from translator.errors import UserError
@@ -27,6 +26,7 @@ from translator.files import load_tensors, save_tensors
 from translator.linear import convert, some_outputs
 from translator.model import Transformer
 from translator.open_rows import OpenRows
+from translator.run_folder import RunFolder
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
@@ -36,6 +36,7 @@ from translator.shortlist_learning import learn_shortlist
 from translator.tokenizer import EOS_ID, PAD_ID
 from translator.translate import Translator
 from translator.translation import Request
+from translator.weights import weights_of
 
 VOCAB = 40
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID]]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PAIRS, ROOT, TINY, write_pairs
-from translator.checkpoint import RunFolder
+from translator.run_folder import RunFolder
 
 pytestmark = pytest.mark.torture
 
@@ -42,7 +42,7 @@ class Training:
 
     def saved(self) -> int:
         """The update of the newest checkpoint."""
-        return max(self.folder.resumable(), default=0)
+        return max(self.folder.checkpoints.resumable(), default=0)
 
     def end(self) -> tuple[int, list[str]]:
         """Its exit code and what it said."""
@@ -78,7 +78,7 @@ def test_one_user_at_a_time_and_signals(started, tmp_path):
     code, said = again.end()
     assert code == 128 + signal.SIGINT
     assert any("stopping" in line for line in said)
-    again.folder.load_checkpoint(again.saved())  # whole, whichever of the two signals came in the midst of what
+    again.folder.checkpoints.load(again.saved())  # whole, whichever of the two signals came in the midst of what
 
 
 def test_a_disk_without_room_costs_nothing_that_was_saved(started, tmp_path):
@@ -89,7 +89,7 @@ def test_a_disk_without_room_costs_nothing_that_was_saved(started, tmp_path):
     assert code == 2
     assert "cannot be written" in said[-1]
     saved = started.saved()
-    started.folder.load_checkpoint(saved)
+    started.folder.checkpoints.load(saved)
     again = Training(tmp_path, f"train.max_updates={saved + 5}")
     code, said = again.end()
     assert code == 0

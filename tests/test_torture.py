@@ -25,8 +25,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.conftest import PAIRS, ROOT, TINY, write_pairs
 from tests.test_distributed import needs_proc, workers_of
-from translator.checkpoint import RunFolder
 from translator.files import load_tensors
+from translator.run_folder import RunFolder
 from translator.sources import SPLITS
 
 KILLS = int(os.environ.get("KILLS", "4"))
@@ -130,7 +130,7 @@ def while_saving(run: Run) -> None:
     skip = random.randint(0, 2)
     known = run.validations()
     run.wait_until(lambda: run.validations() > known + skip)
-    run.wait_until(lambda: any(run.folder.checkpoints.glob(".*.partial")))
+    run.wait_until(lambda: any(run.folder.checkpoints.path.glob(".*.partial")))
     time.sleep(random.choice([0, random.uniform(0, 0.02)]))
 
 
@@ -145,11 +145,11 @@ INSTANTS: list[Instant] = [while_training, while_saving, while_validating, while
 
 def contents(folder: RunFolder) -> dict[str, Any]:
     """All that a run leaves but the time it took."""
-    weights, training, state = folder.load_checkpoint(UPDATES)
+    weights, training, state = folder.checkpoints.load(UPDATES)
     lines = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
     events = EventAccumulator(str(folder.tensorboard), size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
     return {
-        "checkpoints": sorted(path.name for path in folder.checkpoints.iterdir()),
+        "checkpoints": sorted(path.name for path in folder.checkpoints.path.iterdir()),
         "weights": weights | {f"training.{name}": tensor for name, tensor in training.items()},
         "model": load_tensors(folder.model_file),
         "state": {name: value for name, value in state.items() if name not in ("seconds", "recorded")},

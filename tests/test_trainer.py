@@ -19,7 +19,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.conftest import PAIRS, model_config, run_config
 from translator.batching import Batch, collate
 from translator.capacity import fitting_batch_tokens
-from translator.checkpoint import RunFolder, load_into, weights_of
 from translator.config import RunConfig
 from translator.data import Corpus
 from translator.divergence import Divergence
@@ -28,11 +27,13 @@ from translator.files import load_tensors, save_tensors
 from translator.interruption import Interrupted
 from translator.memory import OutOfMemory
 from translator.optim import state_tensors
+from translator.run_folder import RunFolder
 from translator.selection import to_average
 from translator.tokenizer import Tokenizer
 from translator.tracking import Tracker
 from translator.trainer import Trainer, new_model
 from translator.updater import Updater
+from translator.weights import load_into, weights_of
 
 Setup = Callable[..., Trainer]
 
@@ -69,7 +70,7 @@ def setup(tmp_path: Path, tokenizer: Tokenizer, monkeypatch) -> Setup:
 
 
 def final(trainer: Trainer) -> dict[str, torch.Tensor]:
-    weights, training, _ = trainer.folder.load_checkpoint(trainer.state.update)
+    weights, training, _ = trainer.folder.checkpoints.load(trainer.state.update)
     return weights | {f"training.{name}": tensor for name, tensor in training.items()}
 
 
@@ -102,7 +103,7 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(setup, extra, sto
     stopped._update = update_then_interrupt  # type: ignore[method-assign]
     with pytest.raises(Interrupted):
         stopped.fit()
-    assert stopped.folder.resumable()[0] in (stop_at - 1, stop_at)
+    assert stopped.folder.checkpoints.resumable()[0] in (stop_at - 1, stop_at)
     resumed = setup(config, "stopped")
     assert resumed.state.update in (stop_at - 1, stop_at)
     resumed.fit()
@@ -154,15 +155,15 @@ def test_timing_an_update_leaves_no_trace(setup, optimizer):
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
     trainer = setup(options())
     trainer.fit()
-    newest = trainer.folder.checkpoints / f"{12:08d}" / "training.safetensors"
+    newest = trainer.folder.checkpoints.path / f"{12:08d}" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
     again = setup(options())
     assert again.state.update == 8
     assert "damaged" in capsys.readouterr().err
     again.fit()  # and saves the same update anew, beside the damaged one
     assert setup(options()).state.update == 12
-    assert (again.folder.checkpoints / "damaged-00000012").is_dir()
-    for path in trainer.folder.checkpoints.rglob("*.safetensors"):
+    assert (again.folder.checkpoints.path / "damaged-00000012").is_dir()
+    for path in trainer.folder.checkpoints.path.rglob("*.safetensors"):
         path.write_bytes(b"junk")
     with pytest.raises(UserError, match="no checkpoint can be read"):
         setup(options())
@@ -171,7 +172,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
 def test_a_training_that_lost_its_checkpoints_is_not_begun_anew(setup):
     trainer = setup(options())
     trainer.fit()
-    shutil.rmtree(trainer.folder.checkpoints)
+    shutil.rmtree(trainer.folder.checkpoints.path)
     with pytest.raises(UserError, match="checkpoints of this training are gone"):
         setup(options())
 
@@ -212,7 +213,7 @@ def test_averages_are_of_the_checkpoints_asked_for(setup, average, expected):
     averaged = to_average(trainer.state.validations, trainer.config.train)
     assert sorted(averaged) == sorted(expected or ranked[:3])
     model = load_tensors(trainer.folder.model_file)
-    mean = trainer.folder.average(averaged)
+    mean = trainer.folder.checkpoints.average(averaged)
     kept_average = all(torch.allclose(model[name], mean[name]) for name in model)
     assert kept_average == outcome.kept.startswith("average")
 
@@ -272,9 +273,9 @@ def test_a_training_ends_without_an_older_checkpoint_that_cannot_be_read_any_mor
     trainer.fit()
     folder = trainer.folder
     folder.outcome_file.unlink()
-    left = folder.average([8])
+    left = folder.checkpoints.average([8])
     save_tensors(folder.model_file, left)
-    (folder.checkpoints / "00000008" / "weights.safetensors").write_bytes(b"x")
+    (folder.checkpoints.path / "00000008" / "weights.safetensors").write_bytes(b"x")
     again = setup(config)
     if was_best:
         next(v for v in again.state.validations if v["update"] == 8)["loss"] = 0.1
@@ -340,7 +341,7 @@ def test_the_model_kept_is_the_one_named_whatever_was_there_before(setup):
     trainer.folder.outcome_file.unlink()
     save_tensors(trainer.folder.model_file, weights_of(new_model(trainer.config, trainer.corpus)))
     kept = setup(options(metric="loss")).fit().kept
-    assert_same(load_tensors(trainer.folder.model_file), trainer.folder.average([int(kept.rpartition(" ")[2])]))
+    assert_same(load_tensors(trainer.folder.model_file), trainer.folder.checkpoints.average([int(kept.rpartition(" ")[2])]))
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
@@ -357,7 +358,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
 def test_the_checkpoint_before_finds_all_weights_that_it_asks_for(setup):
     trainer = setup(options(average="last", average_count=2))
     trainer.fit()
-    newest = trainer.folder.checkpoints / f"{12:08d}" / "training.safetensors"
+    newest = trainer.folder.checkpoints.path / f"{12:08d}" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
     again = setup(options(average="last", average_count=2, max_updates=8))
     assert again.state.update == 8

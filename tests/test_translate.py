@@ -18,10 +18,10 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config, random_model, search_config
 from translator import text_files
-from translator.checkpoint import RunFolder
 from translator.errors import UserError
 from translator.files import save_tensors
 from translator.lines import arriving_lines, open_input
+from translator.run_folder import RunFolder
 from translator.translate import CHUNK, Translator
 
 SOURCES = [source for source, _ in PAIRS[:30]]

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from translator.checkpoint import RunFolder
 from translator.cleaning import Counts, with_text
 from translator.data import digest, load_split
 from translator.errors import UserError
 from translator.languages import tag_of
+from translator.run_folder import RunFolder
 from translator.sources import read
 
 # The languages to translate from and to; None for all those that a model has.

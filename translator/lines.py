@@ -73,7 +73,7 @@ def translation_of(line: bytes, form: Format) -> str | bytes | None:
     if form == "text":
         return line
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, object_pairs_hook=_once_each)
     except (ValueError, RecursionError):
         return None
     text = fields.get("translation") if isinstance(fields, dict) else None

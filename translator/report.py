@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from translator.attention_maps import attention_maps
 from translator.building import by_dotted_name
-from translator.checkpoint import RunFolder
 from translator.commands import ReportConfig
 from translator.config import RunConfig
 from translator.console import say
@@ -32,6 +31,7 @@ from translator.held_out import held_out, language_of, require_comparable, sourc
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_scores
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
+from translator.run_folder import RunFolder
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tokenizer import EOS_ID
 from translator.tracking import read_history
@@ -189,9 +189,9 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
 
 def newest_state(folder: RunFolder, config: RunConfig) -> TrainingState | None:
     """Where training stood when it was last saved; None where no checkpoint tells."""
-    for update in folder.resumable():
+    for update in folder.checkpoints.resumable():
         try:
-            return state_of(folder.load_state(update), folder.checkpoints, config.train.metric)
+            return state_of(folder.checkpoints.load_state(update), folder.checkpoints.path, config.train.metric)
         except UserError as damage:
             say(f"warning: {damage}")
     return None

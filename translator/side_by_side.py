@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import torch
 
 from translator.benchmark import time_file
-from translator.checkpoint import RunFolder
 from translator.config import SearchConfig
 from translator.console import say
 from translator.cpu import tune_cpu
@@ -29,6 +28,7 @@ from translator.export import exportable, module_of
 from translator.export.decoding import Decoding, expressible
 from translator.fresh_process import in_fresh_process
 from translator.metrics import score
+from translator.run_folder import RunFolder
 from translator.workers import Job
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, Features, Json, Value
 from datasets.arrow_writer import ArrowWriter
 from datasets.packaged_modules.csv.csv import CsvConfig
@@ -27,6 +28,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
+from translator.console import say
 from translator.errors import UserError, one_line
 from translator.languages import tag_of
 from translator.text_files import first_flaw, kind_of, read_lines, refuse_lone_returns, refuse_null_rows
@@ -70,10 +72,12 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     where = _where(config, split)
     with _telling(where, Path(value) if config.path is None and isinstance(value, str) else None):
         rows = _load_path(config, value) if config.path is not None else _load_files(config, value, where)
-        _require_header(rows, rows.column_names, where)
+        _require_header(rows, rows.column_names, config, where)
         pairs = _pairs_of_text(rows, config, where)
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
+    if rows.info.builder_name == "csv":
+        _warn_of_line_breaks(pairs, where)
     return pairs
 
 
@@ -122,7 +126,7 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
             _load_table(Path(config.train), streaming=True) if config.path is None and isinstance(config.train, str)
             else _load_path(config, config.train, streaming=True))
         for table in rows.with_format("arrow").iter(config.window):
-            _require_header(rows, table.column_names, where)
+            _require_header(rows, table.column_names, config, where)
             yield table
 
 
@@ -148,9 +152,23 @@ def _tables_of_lines(config: DataConfig, paths: Sequence[str], where: str) -> It
         yield pa.table(dict(zip((config.source, config.target), zip(*some, strict=True), strict=True)))
 
 
-def _require_header(rows: Dataset, columns: Sequence[str], where: str) -> None:
-    if rows.info.builder_name == "csv" and any(name.startswith(UNNAMED) for name in columns):
+def _require_header(rows: Dataset, columns: Sequence[str], config: DataConfig, where: str) -> None:
+    """UserError where it is not clear from the first line of CSV or TSV which cells are meant."""
+    if rows.info.builder_name != "csv":
+        return
+    if any(name.startswith(UNNAMED) for name in columns):
         raise UserError(f"{where}: its rows have more cells than its header; name every column there")
+    for name in itertools.chain(*config.directions):
+        if name in columns and f"{name}.1" in columns:  # how pandas calls the second
+            raise UserError(f"{where}: its header names the column {name} twice; give one of them another name")
+
+
+def _warn_of_line_breaks(pairs: Dataset, where: str) -> None:
+    """Of a quotation mark that nobody closed pandas makes a cell of all that stands before the next one, row upon row."""
+    texts = [column for column in pairs.data.columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]
+    broken = sum(pc.sum(pc.match_substring(column, "\n")).as_py() or 0 for column in texts)
+    if broken:
+        say(f"warning: {where}: {broken:,} cells hold line breaks; where they should not, a quotation mark is not closed")
 
 
 def _where(config: DataConfig, split: str) -> str:

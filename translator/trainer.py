@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from translator.batching import Batch, BatchSource, empty_batch
-from translator.checkpoint import Checkpoint, RunFolder, load_into, weights_of
+from translator.checkpoint import Checkpoint
 from translator.config import RunConfig
 from translator.console import Progress, say
 from translator.data import Corpus
@@ -30,12 +30,14 @@ from translator.memory import give_back_freed_memory
 from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
+from translator.run_folder import RunFolder
 from translator.selection import Validation, fraction_done, out_of_patience, ranked, to_average, to_keep
 from translator.state import Outcome, TrainingState, Unlogged, outcome_of, state_of
 from translator.stream import WindowSource
 from translator.tracking import Tracker
 from translator.updater import Step, Updater
 from translator.validation import Translate, Validator
+from translator.weights import load_into, weights_of
 
 # Checkpoints kept whole: if the newest turns out damaged, the one before still serves.
 RESUMABLE_CHECKPOINTS = 2
@@ -68,7 +70,7 @@ class Trainer:
     ) -> None:
         """`translate`: source sentences to translations, by `model` as it stands. `model` is on its device already."""
         self.config = config
-        self.folder = folder
+        self.folder, self.checkpoints = folder, folder.checkpoints
         self.corpus = corpus
         self.model = model
         self.updater = Updater(model, config.optim, config.train, precision=precision)
@@ -129,7 +131,7 @@ class Trainer:
         try:
             with self._interruption.caught():
                 try:
-                    if decide(lambda: not self.folder.resumable()):  # from now on, one without checkpoints has lost them
+                    if decide(lambda: not self.checkpoints.resumable()):  # from now on, one without checkpoints has lost them
                         self._save()
                     return self._train()
                 except Interrupted:
@@ -195,7 +197,7 @@ class Trainer:
         self.state.skipped += 1
         if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= SMALLEST_SCALE:
             return
-        update, last = self.state.update, max(self.folder.resumable(), default=0)
+        update, last = self.state.update, max(self.checkpoints.resumable(), default=0)
         rows = np.concatenate(self.batches.plan(self.state.epoch)[self._of_update])
         numbers = ", ".join(f"{row + 1:,}" for row in sorted(rows)[:NAMED_SENTENCES])
         more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
@@ -203,7 +205,7 @@ class Trainer:
         raise UserError(
             f"update {update:,}: the gradient is {step.gradient_norm} and the loss {step.loss}, on sentences "
             f"{numbers}{more} of those kept{of_window}, so training stopped; its last good checkpoint is that of update "
-            f"{last:,} in {self.folder.checkpoints}; try under another name= with a lower optim.lr or a longer "
+            f"{last:,} in {self.checkpoints.path}; try under another name= with a lower optim.lr or a longer "
             "optim.warmup_updates")
 
     def _next_batches(self) -> list[Batch]:
@@ -280,10 +282,10 @@ class Trainer:
             return earlier
         best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
-        updates = decide(lambda: self.folder.readable(to_average(self.state.validations, self.config.train)))
-        of_kept = decide(lambda: self.folder.readable([best["update"]]))  # if not, model.safetensors has had them since
+        updates = decide(lambda: self.checkpoints.readable(to_average(self.state.validations, self.config.train)))
+        of_kept = decide(lambda: self.checkpoints.readable([best["update"]]))  # if not, model.safetensors has had them since
         if len(updates) > 1:
-            with self._using(self.folder.average(updates)):
+            with self._using(self.checkpoints.average(updates)):
                 averaged, _ = self.validator.measure()
             if better(self.config.train.metric, averaged[self.config.train.metric], metrics[self.config.train.metric]):
                 kept, metrics = f"average of updates {', '.join(f'{u:,}' for u in sorted(updates))}", averaged
@@ -294,7 +296,7 @@ class Trainer:
         if first():
             if of_kept:
                 self.folder.outcome_file.unlink(missing_ok=True)
-                save_tensors(self.folder.model_file, self.folder.average(of_kept))
+                save_tensors(self.folder.model_file, self.checkpoints.average(of_kept))
             self.folder.save_outcome(asdict(chosen))
         return chosen
 
@@ -337,36 +339,36 @@ class Trainer:
             return
         self.state.recorded = self._tracker.flush()
         self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
-        self.folder.prune(resumable=RESUMABLE_CHECKPOINTS, weights=to_keep(self.state.validations, self.config.train))
+        self.checkpoints.prune(resumable=RESUMABLE_CHECKPOINTS, weights=to_keep(self.state.validations, self.config.train))
 
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
         read: dict[int, Checkpoint] = {}
-        update = decide(lambda: self.folder.newest_whole(read))
+        update = decide(lambda: self.folder.newest_checkpoint(read))
         if update is None:
             return
-        weights, training, state = read.get(update) or self.folder.load_checkpoint(update)
+        weights, training, state = read.get(update) or self.checkpoints.load(update)
         self._restore(weights, training)
-        self.state = state_of(state, self.folder.checkpoints, self.config.train.metric)
+        self.state = state_of(state, self.checkpoints.path, self.config.train.metric)
         self._load_scaler(self.state.scaler)
 
     def _restore(self, weights: Weights, training: Weights) -> None:
         if self.average is not None:
-            load_into(self.updater.model, weights, self.folder.checkpoints)  # which sees whether they are this model's
+            load_into(self.updater.model, weights, self.checkpoints.path)  # which sees whether they are this model's
             self.average.load(weights)
             weights = _under("raw.", training)
-        load_into(self.updater.model, weights, self.folder.checkpoints)
+        load_into(self.updater.model, weights, self.checkpoints.path)
         try:
             load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
         except (ValueError, IndexError, KeyError) as error:
-            raise UserError(f"{self.folder.checkpoints}: training.safetensors is of another training: {error}") from error
+            raise UserError(f"{self.checkpoints.path}: training.safetensors is of another training: {error}") from error
 
     def _load_scaler(self, state: dict[str, Any]) -> None:
         if state:  # there is none but in fp16
             try:
                 self.updater.scaler.load_state_dict(state)
             except KeyError as error:
-                raise UserError(f"{self.folder.checkpoints}: state.json lacks {error} of the loss's scale") from error
+                raise UserError(f"{self.checkpoints.path}: state.json lacks {error} of the loss's scale") from error
 
     def _log(self, step: Step) -> None:
         """Measurements of the updates since those before; norm and rate are the last one's."""

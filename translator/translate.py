@@ -15,7 +15,6 @@ import torch
 
 from translator.bare import bare
 from translator.batching import pad
-from translator.checkpoint import RunFolder, load_into, require_fit
 from translator.config import SearchConfig
 from translator.details import Details, tell
 from translator.device import DecodingPrecision, resolve_device
@@ -25,6 +24,7 @@ from translator.mbr import by_expected_score
 from translator.memory import telling_of_memory
 from translator.model import Transformer
 from translator.planning import NOTHING, Planner, Unit
+from translator.run_folder import RunFolder
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
@@ -34,6 +34,7 @@ from translator.search.restricted import search_among
 from translator.shortlist import Shortlist
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.translation import Request, Translation, join
+from translator.weights import load_into, require_fit
 from translator.writing import normal, whole_words
 
 # Texts that are translated together: enough to fill batches with sentences of like length.

@@ -13,10 +13,10 @@ import yaml
 from huggingface_hub import DatasetCard, EvalResult, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from translator.checkpoint import RunFolder
 from translator.config import DataConfig
 from translator.errors import UserError
 from translator.export.decoding import Decoding
+from translator.run_folder import RunFolder
 from translator.sources import hub_id
 
 CARD = """\

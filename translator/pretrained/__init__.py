@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 
 from translator.building import by_dotted_name
-from translator.checkpoint import RunFolder, require_fit
 from translator.config import RunConfig
 from translator.console import say
 from translator.errors import UserError
 from translator.model import Transformer
 from translator.pretrained.parts import Pretrained
+from translator.run_folder import RunFolder
+from translator.weights import require_fit
 
 __all__ = ["Pretrained", "adopt", "load_pretrained", "without_weights"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
-from translator.checkpoint import RunFolder
 from translator.commands import ServeConfig
 from translator.errors import UserError
 from translator.languages import tag_of
 from translator.open_rows import OpenRows
 from translator.planning import Unit
+from translator.run_folder import RunFolder
 from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of

@@ -54,7 +54,9 @@ from translator.vocabulary import narrow_target
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 GREEDY = search_config(beam_size=1, max_length_ratio=0, max_length_extra=20)
 BEAM = search_config(beam_size=5, length_penalty=0.8, length_penalty_form="power")
+IMPATIENT = dataclasses.replace(BEAM, keep_places=True, patience=1)
 POWER = ["search.length_penalty_form=power", "search.length_penalty=0.8"]
+FIRST_COME = ["search.keep_places=true", "search.patience=1"]
 NEVER = [["<pad>"], ["<unk>"], ["<s>"]]
 
 CTRANSLATE2 = [
@@ -283,6 +285,7 @@ def exported(trained_folder, tmp_path_factory, script) -> Callable[..., Path]:
 
 @pytest.mark.parametrize(("options", "search"), [
     (["format=ctranslate2", *POWER], BEAM), (["format=huggingface", *POWER], BEAM),
+    (["format=ctranslate2", *POWER, *FIRST_COME], IMPATIENT), (["format=huggingface", *POWER, *FIRST_COME], IMPATIENT),
     (["format=ctranslate2", "quantization=int8", "search=greedy"], search_config(beam_size=1))])
 def test_the_lines_in_the_readme_translate_as_we_do(options, search, exported, trained_folder, capsys):
     found = printed(lines_of(exported(*options)), capsys)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -89,7 +90,9 @@ def test_a_finished_output_takes_its_place_for_good() -> None:
     assert wide[1].ids == (4, 5)
 
 
-def plain_beams(toy: Toy, source: int, beam_size: int) -> list[Prefix]:
+def plain_beams(
+    toy: Toy, source: int, beam_size: int, *, alpha: float = 0.0, awaited: float = float("inf")
+) -> list[Prefix]:
     """Every output that beams whose places stay come upon, written as plainly as can be."""
     beams, found = [((BOS_ID,), 0.0)], []
     for _ in range(LIMIT + 1):
@@ -101,7 +104,10 @@ def plain_beams(toy: Toy, source: int, beam_size: int) -> list[Prefix]:
         candidates.sort(key=lambda c: -c[1])
         found += [(prefix[1:-1], total) for prefix, total in candidates[:beam_size] if prefix[-1] == EOS_ID]
         beams = [candidate for candidate in candidates if candidate[0][-1] != EOS_ID][:beam_size]
-    return [prefix for prefix, _ in sorted(found, key=lambda c: -c[1])]
+        if len(found) >= awaited:
+            break
+    penalty = toy_config(length_penalty=alpha)
+    return [prefix for prefix, _ in sorted(found, key=lambda c: -c[1] / length_penalty(len(c[0]) + 1, penalty))]
 
 
 @pytest.mark.parametrize("beam_size", [2, 3])
@@ -113,6 +119,18 @@ def test_places_stay_where_that_is_asked_for(beam_size: int) -> None:
         [narrow] = search(random_toy(seed), sources(4), toy_config(**config))
         assert [h.ids for h in stay] == plain_beams(random_toy(seed), 4, beam_size)[:beam_size]
         differ += stay != narrow
+    assert differ
+
+
+@pytest.mark.parametrize(("patience", "awaited"), [(0.1, 1), (0.5, 2), (1, 3), (1.5, 5)])
+def test_a_sentence_is_done_when_as_many_have_finished_as_patience_asks_for(patience: float, awaited: int) -> None:
+    differ = 0
+    for seed in range(30):
+        config = toy_config(beam_size=3, length_penalty=2.0, keep_places=True)
+        [all_found] = search(random_toy(seed), sources(4), config)
+        [first] = search(random_toy(seed), sources(4), dataclasses.replace(config, patience=patience))
+        assert first[0].ids == plain_beams(random_toy(seed), 4, 3, alpha=2.0, awaited=awaited)[0]
+        differ += first != all_found
     assert differ
 
 

@@ -242,6 +242,7 @@ class SearchConfig:
 
     beam_size: int
     keep_places: bool = False
+    patience: float | None = None
     length_penalty: float
     length_penalty_form: Literal["gnmt", "power"] = "gnmt"
     coverage_penalty: float = 0.0
@@ -300,6 +301,9 @@ class SearchConfig:
         require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
         require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
                 "is for plain beam search: set search.sampling=false and search.groups=1")
+        require(self.patience is None or self.keep_places, "search.patience",
+                "is for search.keep_places=true: a search that narrows ends by itself")
+        require(self.patience is None or 0 < self.patience <= 100, "search.patience", "must be null or above 0 and at most 100")
         wanted = bool(self.required) or self.terminology is not None
         require(not (wanted and (self.sampling or self.groups > 1 or self.keep_places)), "search.required",
                 "and search.terminology need plain beam search: without search.sampling, search.groups and search.keep_places")

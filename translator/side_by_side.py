@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,19 +35,21 @@ from translator.workers import Job
 
 @dataclass(frozen=True)
 class Setting:
-    """With what options an exporter writes for another program, and with what options of its own that then searches."""
+    """With what options an exporter writes for another program, and what of the search is changed."""
 
-    written: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any]
     searching: Mapping[str, Any] = field(default_factory=dict)
 
 
+# The stop rule that is CTranslate2's by default, which finds less.
+IMPATIENT = {"keep_places": True, "patience": 1}
 # Of each format, by the name that it is told under.
 SETTINGS: dict[str, dict[str, Setting]] = {
     "ctranslate2": {
         "ctranslate2 float32": Setting({"quantization": "float32"}),
-        "ctranslate2 float32, patience=1": Setting({"quantization": "float32"}, {"patience": 1}),  # its default: finds less
+        "ctranslate2 float32, patience=1": Setting({"quantization": "float32"}, IMPATIENT),
         "ctranslate2 int8": Setting({"quantization": "int8"})},
-    "huggingface": {"huggingface float32": Setting()}}
+    "huggingface": {"huggingface float32": Setting({})}}
 BEAM_SIZES = (1, 5)
 # Sentences that are translated one after the other, which takes long, and how many of them each system has at a turn.
 ALONE = 100
@@ -59,6 +62,11 @@ _translate: Translate  # of the one system that a process runs one by one
 
 class System(Protocol):
     """A program with the weights."""
+
+    @property
+    def searching(self) -> Mapping[str, Any]:
+        """What is changed of the search that all are measured with."""
+        ...
 
     def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
         """Sentences a second in a second pass over sources, as fast as so many cores can, and the texts."""
@@ -74,18 +82,19 @@ class Ours:
     """This one, in some precision."""
 
     job: Job
+    searching: Mapping[str, Any] = field(default_factory=dict)
 
     def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
         torch.set_num_threads(workers)
         tune_cpu()
-        job = dataclasses.replace(self.job, search=_search(self.job.search, beam_size))
+        job = dataclasses.replace(self.job, search=_search(self.job.search, beam_size, self.searching))
         seconds, translations = time_file(job, sources, repeats=1, workers=workers)
         return len(sources) / seconds, [translation.text for translation in translations]
 
     def on_one_thread(self, beam_size: int) -> Translate:
         torch.set_num_threads(1)
         tune_cpu()
-        translator, search = self.job.load(), _search(self.job.search, beam_size)
+        translator, search = self.job.load(), _search(self.job.search, beam_size, self.searching)
         return lambda texts: [each.text for each in translator.translate(texts, search)]
 
 
@@ -110,7 +119,7 @@ class Exported:
 
     def _on_threads(self, beam_size: int, threads: int) -> Translate:
         decoder = module_of(self.form).decoder
-        translate: Translate = decoder(self.folder, self.decodings[beam_size], threads=threads, **self.searching)
+        translate: Translate = decoder(self.folder, self.decodings[beam_size], threads=threads)
         return translate
 
 
@@ -120,16 +129,21 @@ def measure_side_by_side(
 ) -> Figures:
     """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
 
-    Of whole files also BLEU, and how many of the texts are those in the first of our precisions; one by one also how many
-    times as fast as that, the median of the turns.
+    Of whole files also BLEU, and how many of the texts are those that the same search finds here in the first of our
+    precisions; one by one also how many times as fast as that precision here, the median of the turns.
     """
     config = RunFolder(run).load_config()
+    job = partial(Job, (str(run),), "cpu", search=config.search, details=False)
     ours = f"this {precisions[0]}"
     figures: Figures = {}
     with TemporaryDirectory() as folder:
         systems: dict[str, System] = dict(_exported(run, config.search, Path(folder), formats))
         for precision in precisions:
-            systems[f"this {precision}"] = Ours(Job((str(run),), "cpu", precision, config.search, details=False))
+            systems[f"this {precision}"] = Ours(job(precision))
+        systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
+        twins = {
+            name: next(other for other, its in systems.items() if isinstance(its, Ours) and its.searching == system.searching)
+            for name, system in systems.items()}
         for beam_size in BEAM_SIZES:
             texts: dict[str, list[str]] = {}
             rates: dict[str, list[float]] = defaultdict(list)
@@ -140,7 +154,7 @@ def measure_side_by_side(
             figures[f"beam_{beam_size}_file"] = {
                 name: {
                     "sentences_per_second": statistics.median(rates[name]),
-                    "alike": sum(map(operator.eq, texts[name], texts[ours])),
+                    "alike": sum(map(operator.eq, texts[name], texts[twins[name]])),
                     "bleu": score(texts[name], references, config.data.language)["bleu"].value}
                 for name in systems}
             seconds = one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
@@ -181,20 +195,23 @@ def side_by_side_table(figures: Figures) -> list[str]:
 def _exported(run: Path, search: SearchConfig, folder: Path, formats: Sequence[str]) -> dict[str, Exported]:
     """The run's weights written for other programs."""
     translator, mean_target = exportable(run), RunFolder(run).mean_target()
-    decodings = {
-        size: Decoding.nearest(_search(search, size), translator.models[0].config, mean_target) for size in BEAM_SIZES}
     systems = {}
     for form in formats:
         for name, setting in SETTINGS[form].items():
+            decodings = {
+                size: Decoding.nearest(
+                    _search(search, size, setting.searching), translator.models[0].config, mean_target)
+                for size in BEAM_SIZES}
             (folder / name).mkdir()
             module_of(form).write(translator, decodings[BEAM_SIZES[0]], folder / name, **setting.written)
             systems[name] = Exported(form, folder / name, decodings, setting.searching)
     return systems
 
 
-def _search(search: SearchConfig, beam_size: int) -> SearchConfig:
+def _search(search: SearchConfig, beam_size: int, changes: Mapping[str, Any]) -> SearchConfig:
     """What other programs have too, with a length penalty that they have as well."""
-    return dataclasses.replace(expressible(search, beam_size), length_penalty_form="power", keep_places=False)
+    usual = {"length_penalty_form": "power", "keep_places": False, "patience": None}
+    return dataclasses.replace(expressible(search, beam_size), **{**usual, **changes})
 
 
 def _load(system: System, beam_size: int) -> None:

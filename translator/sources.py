@@ -165,8 +165,8 @@ def _require_header(rows: Dataset, columns: Sequence[str], config: DataConfig, w
 
 def _warn_of_line_breaks(pairs: Dataset, where: str) -> None:
     """Of a quotation mark that nobody closed pandas makes a cell of all that stands before the next one, row upon row."""
-    texts = [column for column in pairs.data.columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]
-    broken = sum(pc.sum(pc.match_substring(column, "\n")).as_py() or 0 for column in texts)
+    texts = [side.cast(pa.large_string()) for side in pairs.data.columns]
+    broken = sum(pc.sum(pc.match_substring(side, "\n")).as_py() or 0 for side in texts)
     if broken:
         say(f"warning: {where}: {broken:,} cells hold line breaks; where they should not, a quotation mark is not closed")
 

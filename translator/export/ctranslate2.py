@@ -28,7 +28,7 @@ ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activat
 
 # Where our search ends when `beam_size` hypotheses have, at places that they then keep, CTranslate2's lets others take these:
 # with this much patience it goes on long enough to find the same.
-PATIENCE = 2
+LONG_PATIENCE = 2.0
 JOINT_FILES = ("tokenizer.model",) * 2
 SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
 LIBRARY = "ctranslate2"
@@ -51,8 +51,8 @@ print(target.decode([result.hypotheses[0] for result in results]))
 
 def write(translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "int8"]) -> None:
     """Write the model, its vocabularies and its tokenizers; UserError for a model that CTranslate2 cannot express."""
-    if decoding.search.keep_places:
-        raise UserError("search.keep_places=true: how CTranslate2 stops then has not been found; leave this option out")
+    if decoding.search.keep_places and decoding.search.patience is None:
+        raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it, such as 1")
     spec = specification(translator.models[0], decoding.positions)
     source, target = (t.pieces(range(len(t))) for t in (translator.source_tokenizer, translator.target_tokenizer))
     spec.register_source_vocabulary(source)
@@ -76,14 +76,12 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
         options=", ".join(f"{name}={value!r}" for name, value in options.items()))
 
 
-def decoder(
-    folder: Path, decoding: Decoding, *, threads: int, patience: int = PATIENCE
-) -> Callable[[Sequence[str]], list[str]]:
-    """What translates texts as the lines of `usage` do, but for patience, by so many workers of a thread each."""
+def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequence[str]], list[str]]:
+    """What translates texts as the lines of `usage` do, by so many workers of a thread each."""
     model = ctranslate2.Translator(str(folder), inter_threads=threads, intra_threads=1)
     files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
     source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
-    options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]), patience)
+    options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]))
 
     def translate(texts: Sequence[str]) -> list[str]:
         sentences = source.encode(list(texts), out_type=str)
@@ -95,12 +93,14 @@ def decoder(
     return translate
 
 
-def _options(decoding: Decoding, never: list[str], patience: int = PATIENCE) -> dict[str, Any]:
+def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
     """CTranslate2's, with which it finds what ours finds; never: the pieces that no output holds."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
     if decoding.search.beam_size > 1:
         # EOS is returned because it then counts in the length.
-        options |= {"length_penalty": decoding.length_penalty, "patience": patience, "return_end_token": True}
+        options |= {
+            "length_penalty": decoding.length_penalty, "patience": decoding.search.patience or LONG_PATIENCE,
+            "return_end_token": True}
     return options | {
         "suppress_sequences": [[piece] for piece in never], "max_input_length": 0, "min_decoding_length": 0}
 

@@ -115,8 +115,10 @@ def push(folder: Path, repository: str) -> str:
 
 def generation_config(decoding: Decoding) -> GenerationConfig:
     """Beam search as `decoding` says; the most tokens of an output are told with each call, by its sources."""
-    # Not stopping early: open hypotheses that can still win go on, as in ours.
-    stopping = "never" if decoding.search.keep_places else False
+    if decoding.search.patience not in (None, 1):
+        raise UserError(f"search.patience={decoding.search.patience:g}: transformers has only 1; set that, or null")
+    # Not stopping early unless that is wanted: open hypotheses that can still win go on, as in ours.
+    stopping = decoding.search.patience == 1 or ("never" if decoding.search.keep_places else False)
     beams = {"length_penalty": decoding.length_penalty, "early_stopping": stopping} if decoding.search.beam_size > 1 else {}
     return GenerationConfig(
         num_beams=decoding.search.beam_size, **beams, max_new_tokens=decoding.positions - 1,

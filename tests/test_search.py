@@ -122,7 +122,7 @@ def test_places_stay_where_that_is_asked_for(beam_size: int) -> None:
     assert differ
 
 
-@pytest.mark.parametrize(("patience", "awaited"), [(0.1, 1), (0.5, 2), (1, 3), (1.5, 5)])
+@pytest.mark.parametrize(("patience", "awaited"), [(0.1, 1), (0.5, 2), (1, 3)])
 def test_a_sentence_is_done_when_as_many_have_finished_as_patience_asks_for(patience: float, awaited: int) -> None:
     differ = 0
     for seed in range(30):

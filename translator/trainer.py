@@ -383,7 +383,7 @@ class Trainer:
             **({"train/gradient_norm": step.gradient_norm} if math.isfinite(step.gradient_norm) else {}),  # else it was skipped
             "train/learning_rate": step.learning_rate,
             "train/tokens_per_second": tokens_per_second, "train/padding": measured.padding / measured.updates,
-            "train/epoch": self._epochs(),
+            "train/epoch": self._epochs(), "train/tokens": self.state.tokens,
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),

@@ -28,6 +28,8 @@ from translator.translation import Request, decoded
 from translator.workers import Job, translate_all
 
 PROMPT = "> "
+# Of a line to be scored, or of its translation.
+UNREAD = 'not UTF-8, not an object with each name once, or no text in "translation"; not scored'
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="translate")
@@ -141,7 +143,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
                     [source or "" for source, _ in texts], [target or "" for _, target in texts], config.search)
                 for line, (source, target), told in zip(lines, texts, details, strict=True):
                     number += 1
-                    bad = "not UTF-8, or no \"translation\"; not scored" if source is None or target is None else ""
+                    bad = UNREAD if source is None or target is None else ""
                     trouble = line.trouble or bad or ("" if told else "too long, or in no language of the model; not scored")
                     if trouble:
                         refusals += 1

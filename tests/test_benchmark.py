@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.conftest import PAIRS, assert_user_error, model_config, random_model, write_pairs
+from tests.conftest import PAIRS, assert_user_error, model_config, random_model, search_config, write_pairs
 from translator.batching import Batch, collate
 from translator.benchmark import DECODING, PHASES, compare, model_flops
-from translator.side_by_side import one_by_one
+from translator.side_by_side import IMPATIENT, Exported, Ours, one_by_one, twin_of
+from translator.workers import Job
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
@@ -52,6 +54,14 @@ class Sleeper:
 
     def on_one_thread(self, beam_size: int) -> Callable[[Sequence[str]], list[str]]:
         return lambda texts: time.sleep(self.seconds * len(texts)) or []
+
+
+def test_texts_are_compared_to_ours_of_the_same_search():
+    job = Job(("run",), "cpu", "fp32", search_config(beam_size=5), details=False)
+    patient, impatient = Ours(job), Ours(job, IMPATIENT)
+    others = [Exported("ctranslate2", Path(), {}, searching) for searching in ({}, IMPATIENT)]
+    systems: dict[str, Any] = {"a": others[1], "b": patient, "c": others[0], "d": dataclasses.replace(patient), "e": impatient}
+    assert [twin_of(system, systems) for system in systems.values()] == ["e", "b", "b", "b", "e"]
 
 
 @pytest.mark.torture

@@ -63,6 +63,16 @@ def test_checkpoint_round_trip_average_and_pruning(folder):
     assert folder.checkpoints.average([20])["w"][0, 0] == 20
 
 
+def test_pruning_leaves_alone_what_a_link_leads_to(folder, tmp_path):
+    for update in (10, 20, 30):
+        folder.save_checkpoint(update, weights(1), {}, {})
+    elsewhere = (folder.checkpoints.path / "00000010").rename(tmp_path / "another's")
+    (folder.checkpoints.path / "00000010").symlink_to(elsewhere)
+    folder.checkpoints.prune(resumable=1, weights=[10])
+    assert folder.checkpoints.resumable() == [30, 10]
+    assert {file.name for file in elsewhere.iterdir()} == {"weights.safetensors", "training.safetensors", "state.json"}
+
+
 def test_a_checkpoint_may_be_saved_again(folder):
     folder.save_checkpoint(10, weights(1), {}, {"known": 1})
     folder.save_checkpoint(10, weights(2), {}, {"known": 2})

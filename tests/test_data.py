@@ -159,12 +159,20 @@ def test_paired_text_reads_the_same_rows(tmp_path, suffix, newline):
     assert pairs_of(read(config(tmp_path, train=list(map(str, names))), "train")) == TRICKY
 
 
-def test_rows_that_an_unclosed_quotation_mark_swallows_are_told_of(tmp_path, capsys):
-    file = tmp_path / "pairs.csv"
-    for text, warned in (('A "dog",Ein Hund\n', False), ('"A dog,Ein Hund\n', True)):
-        file.write_text("en,de\n" + text * 2 + "".join(f"Dog {n}.,Hund {n}.\n" for n in range(99)))
-        read(config(tmp_path / "cache", train=str(file)), "train")
-        assert ("pairs.csv: 1 cells hold line breaks" in capsys.readouterr().err) == warned
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("text", "warned"), [
+    ('A "dog",Ein Hund,\n', False), ('"A dog,Ein Hund,\n', True), ('A dog,Ein Hund,"fine\n', True),
+    ('"A dog,Ein Hund,\r', True)])
+def test_rows_that_an_unclosed_quotation_mark_swallows_are_told_of(tmp_path, capsys, text, warned, window):
+    file, end = tmp_path / "pairs.csv", text[-1]
+    rows = "".join(f"Dog {n}.,Hund {n}.,{end}" for n in range(99))
+    file.write_bytes(f"en,de,note{end}{text}{rows}{text}{rows}".encode())
+    held_out = str(write_pairs(tmp_path / "held.tsv", PAIRS))
+    options = config(tmp_path / "cache", train=str(file), window=window, validation=held_out, test=held_out)
+    for _ in range(2):  # and once
+        pairs = read(options, "train")
+    assert len(pairs) < 200 or not warned
+    assert capsys.readouterr().err.count("pairs.csv: some cells hold line breaks") == warned
 
 
 def test_line_breaks_within_csv_cells_become_spaces_in_train(tmp_path):

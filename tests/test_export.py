@@ -188,6 +188,18 @@ def test_what_cannot_be_expressed_is_refused_by_name(write, changes, option):
         write(random_model(model_config(**changes)), *sizes)
 
 
+@pytest.mark.parametrize(("write", "changes", "option"), [
+    (to_ctranslate2.write, {"keep_places": True}, "search.keep_places=true"),
+    (to_ctranslate2.write, {"keep_places": True, "patience": 0.1}, "search.patience"),
+    (lambda translator, decoding, *_: to_huggingface.generation_config(decoding), {"keep_places": True, "patience": 2},
+     "search.patience=2")])
+def test_stop_rules_that_others_lack_are_refused_by_name(write, changes, option, tokenizer, tmp_path):
+    model = random_model(model_config(), vocab=(len(tokenizer),) * 2)
+    decoding = Decoding.nearest(dataclasses.replace(BEAM, **changes), model.config, None)
+    with pytest.raises(UserError, match=re.escape(option)):
+        write(Translator.of(model, tokenizer, tokenizer, search=BEAM), decoding, tmp_path, "float32")
+
+
 def test_ctranslate2_sees_far_and_refuses_what_is_farther(tokenizer, tmp_path):
     """The table of positions ends somewhere: at no smaller length than that of the longest source and its output."""
     search = dataclasses.replace(GREEDY, max_source_tokens=1500, max_length_extra=1600)

@@ -21,6 +21,13 @@ def test_sinusoidal_is_the_formula_at_any_length():
         assert encoding[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-3)
 
 
+def test_a_table_that_a_search_has_made_longer_serves_training():
+    positions = SinusoidalPositions(16)
+    with torch.inference_mode():
+        positions(torch.zeros(1, 3, 16))
+    assert not positions.table.is_inference()
+
+
 @pytest.mark.parametrize("scheme", [SinusoidalPositions(16), LearnedPositions(16, 64)])
 def test_start_is_an_offset(scheme):
     x = torch.randn(2, 40, 16)

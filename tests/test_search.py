@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from tests.toys import (
 )
 from translator.batching import pad
 from translator.search import search
-from translator.search.engine import NEVER
+from translator.search.engine import NEVER, _Beams
 from translator.search.hypothesis import length_limits, length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
@@ -122,9 +123,18 @@ def test_places_stay_where_that_is_asked_for(beam_size: int) -> None:
     assert differ
 
 
+@pytest.mark.parametrize("look_every", [1, 8])  # 8 on a GPU
 @pytest.mark.parametrize(("patience", "awaited"), [(0.1, 1), (0.5, 2), (1, 3)])
-def test_a_sentence_is_done_when_as_many_have_finished_as_patience_asks_for(patience: float, awaited: int) -> None:
-    differ = 0
+def test_a_sentence_is_done_when_as_many_have_finished_as_patience_asks_for(
+    patience: float, awaited: int, look_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, differ = _Beams.__init__, 0
+
+    def begin_looking(beams: _Beams, *arguments: Any, **options: Any) -> None:
+        begin(beams, *arguments, **options)
+        beams.look_every = look_every
+
+    monkeypatch.setattr(_Beams, "__init__", begin_looking)
     for seed in range(30):
         config = toy_config(beam_size=3, length_penalty=2.0, keep_places=True)
         [all_found] = search(random_toy(seed), sources(4), config)

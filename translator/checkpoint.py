@@ -66,7 +66,7 @@ class Checkpoints:
         return sorted((u for u in self._updates() if (self._folder(u) / "state.json").is_file()), reverse=True)
 
     def newest_whole(self, read: dict[int, Checkpoint]) -> int | None:
-        """The update of the newest checkpoint that is whole, which is left in `read`; None where nothing was ever saved.
+        """The update of the newest checkpoint that is whole, which is left in `read`; None where there is none.
 
         Damaged ones are set aside, which is said; UserError where no other is left.
         """
@@ -120,7 +120,7 @@ class Checkpoints:
         whole = self.resumable()[:resumable]
         for update in self._updates():
             folder = self._folder(update)
-            if update in whole:
+            if update in whole or folder.is_symlink():  # which leads to what is perhaps another run's
                 continue
             if update in weights:
                 (folder / "state.json").unlink(missing_ok=True)  # first: without it nobody resumes from here

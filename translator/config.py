@@ -6,6 +6,7 @@ What each option means and its default stand once, in `conf/`; here are its type
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 from translator.errors import UserError
@@ -286,6 +287,8 @@ class SearchConfig:
             require(getattr(self, name) <= most, f"search.{name}", f"must be at most {most:,}")
         require(self.n_best <= self.beam_size, "search.n_best",
                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
+        require(self.n_best <= self.most_outputs, "search.n_best",
+                f"({self.n_best}) is more than search.patience x search.beam_size ({self.most_outputs}); raise either")
         require(self.beam_size % self.groups == 0, "search.groups",
                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
@@ -293,7 +296,8 @@ class SearchConfig:
         require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
             require(self.sampling or getattr(self, name) == off, f"search.{name}", "is for search.sampling=true")
-        require(self.mbr is None or self.beam_size > 1, "search.mbr", "needs candidates: raise search.beam_size")
+        require(self.mbr is None or self.most_outputs > 1, "search.mbr",
+                "needs candidates: raise search.beam_size, or search.patience")
         require(self.max_length is None or self.min_length <= self.max_length, "search.min_length",
                 f"({self.min_length}) is more than search.max_length ({self.max_length})")
         require(all(phrase.strip() for phrase in self.banned), "search.banned", "must not hold an empty phrase")
@@ -312,6 +316,16 @@ class SearchConfig:
     def places_stay(self) -> bool:
         """`keep_places`, where it means something: greedy search ends with its one hypothesis."""
         return self.keep_places and self.beam_size > 1
+
+    @property
+    def awaited(self) -> float:
+        """Hypotheses that must finish for a sentence to be done by `patience` alone."""
+        return math.inf if self.patience is None else max(1, math.floor(self.patience * self.beam_size + 0.5))
+
+    @property
+    def most_outputs(self) -> int:
+        """The most outputs that a search is sure to find, where the rules let it."""
+        return int(min(self.beam_size, self.awaited))
 
     def plain(self, beam_size: int) -> SearchConfig:
         """Beam search with the same penalties, limits and treatment of unknown words, for the best output alone."""

@@ -69,7 +69,7 @@ def _parse(line: bytes, form: Format) -> Line:
 
 
 def translation_of(line: bytes, form: Format) -> str | bytes | None:
-    """A line of translations that are given: a text as it is; of an object its "translation", None where it has none."""
+    """A line of translations that are given: a text as it is; of an object with each name once its "translation", or None."""
     if form == "text":
         return line
     try:

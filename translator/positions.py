@@ -30,7 +30,8 @@ class SinusoidalPositions(nn.Module):
         """x (B, T, D), whose first token stands at position `start`, plus the encodings of its positions."""
         end = start + x.size(1)
         if end > self.table.size(0):
-            self.table = self._encode(max(512, 2 * end), x.device)
+            with torch.inference_mode(False):  # else a search would leave a table that a compiled training cannot take
+                self.table = self._encode(max(512, 2 * end), x.device)
         return x + self.table[start:end].to(x)
 
     def _encode(self, length: int, device: torch.device) -> Tensor:

@@ -191,12 +191,13 @@ class RunFolder:
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
         """`Checkpoints.save`, in the folder that was laid out and in no other that has taken its name."""
-        if not self.config_file.is_file() or self._identity not in (None, _identity(self.path)):
-            raise UserError(f"{self.path}: the run folder was removed or moved while it was trained in; nothing was saved")
+        self._require_in_place()
         self.checkpoints.save(update, weights, training, state)
 
     def newest_checkpoint(self, read: dict[int, Checkpoint]) -> int | None:
         """`Checkpoints.newest_whole`, for the sole user of the folder; UserError where there were some and none is left."""
+        if self._identity is not None:
+            self._require_in_place()
         self.clear_partial()
         newest = self.checkpoints.newest_whole(read)
         if newest is None and self.metrics_file.is_file():
@@ -211,6 +212,10 @@ class RunFolder:
         for left in self.path.glob(".*.partial"):
             if left.is_symlink() or not left.is_dir():  # folders are exports, of another process perhaps
                 left.unlink()
+
+    def _require_in_place(self) -> None:
+        if not self.config_file.is_file() or self._identity not in (None, _identity(self.path)):
+            raise UserError(f"{self.path}: the run folder was removed or moved while it was trained in; nothing was saved")
 
     def _check_sums(self) -> None:
         """UserError where a file is not what SHA256SUMS says; a folder older than these sums has none."""

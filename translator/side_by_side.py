@@ -141,9 +141,6 @@ def measure_side_by_side(
         for precision in precisions:
             systems[f"this {precision}"] = Ours(job(precision))
         systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
-        twins = {
-            name: next(other for other, its in systems.items() if isinstance(its, Ours) and its.searching == system.searching)
-            for name, system in systems.items()}
         for beam_size in BEAM_SIZES:
             texts: dict[str, list[str]] = {}
             rates: dict[str, list[float]] = defaultdict(list)
@@ -154,9 +151,9 @@ def measure_side_by_side(
             figures[f"beam_{beam_size}_file"] = {
                 name: {
                     "sentences_per_second": statistics.median(rates[name]),
-                    "alike": sum(map(operator.eq, texts[name], texts[twins[name]])),
+                    "alike": sum(map(operator.eq, texts[name], texts[twin_of(system, systems)])),
                     "bleu": score(texts[name], references, config.data.language)["bleu"].value}
-                for name in systems}
+                for name, system in systems.items()}
             seconds = one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
             figures[f"beam_{beam_size}_one_by_one"] = {
                 name: {
@@ -190,6 +187,11 @@ def side_by_side_table(figures: Figures) -> list[str]:
         f"{setting.replace('_', ' '):<18} {name:<32} {row['sentences_per_second']:>8,.1f} sentences/s, "
         + (f"BLEU {row['bleu']:.2f}, {row['alike']:,.0f} texts alike" if "bleu" in row else f"{row['times_ours']:.2f} x")
         for setting, systems in figures.items() for name, row in systems.items()]
+
+
+def twin_of(system: System, systems: Mapping[str, System]) -> str:
+    """The first of ours that is asked for the same search."""
+    return next(name for name, other in systems.items() if isinstance(other, Ours) and other.searching == system.searching)
 
 
 def _exported(run: Path, search: SearchConfig, folder: Path, formats: Sequence[str]) -> dict[str, Exported]:

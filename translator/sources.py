@@ -76,8 +76,8 @@ def read(config: DataConfig, split: str) -> Dataset | None:
         pairs = _pairs_of_text(rows, config, where)
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
-    if rows.info.builder_name == "csv":
-        _warn_of_line_breaks(pairs, where)
+    if rows.info.builder_name == "csv" and _has_line_breaks(rows.data.table):
+        _warn_of_line_breaks(where)
     return pairs
 
 
@@ -118,7 +118,7 @@ def _telling(where: str, file: Path | None = None) -> Iterator[None]:
 def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
     """One pass over the rows of train, as tables of `data.window` rows."""
     assert config.window is not None  # else nobody asks
-    with _telling(where):
+    with _telling(where, Path(config.train) if config.path is None and isinstance(config.train, str) else None):
         if config.path is None and not isinstance(config.train, str):
             yield from _tables_of_lines(config, config.train, where)
             return
@@ -127,6 +127,8 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
             else _load_path(config, config.train, streaming=True))
         for table in rows.with_format("arrow").iter(config.window):
             _require_header(rows, table.column_names, config, where)
+            if rows.info.builder_name == "csv" and _has_line_breaks(table):
+                _warn_of_line_breaks(where)
             yield table
 
 
@@ -160,15 +162,19 @@ def _require_header(rows: Dataset, columns: Sequence[str], config: DataConfig, w
         raise UserError(f"{where}: its rows have more cells than its header; name every column there")
     for name in itertools.chain(*config.directions):
         if name in columns and f"{name}.1" in columns:  # how pandas calls the second
-            raise UserError(f"{where}: its header names the column {name} twice; give one of them another name")
+            raise UserError(f"{where}: its header names {name} twice, or {name}.1 as well; rename one of the columns")
 
 
-def _warn_of_line_breaks(pairs: Dataset, where: str) -> None:
-    """Of a quotation mark that nobody closed pandas makes a cell of all that stands before the next one, row upon row."""
-    texts = [side.cast(pa.large_string()) for side in pairs.data.columns]
-    broken = sum(pc.sum(pc.match_substring(side, "\n")).as_py() or 0 for side in texts)
-    if broken:
-        say(f"warning: {where}: {broken:,} cells hold line breaks; where they should not, a quotation mark is not closed")
+def _has_line_breaks(table: pa.Table) -> bool:
+    """Whether any cell has. Of a quotation mark that nobody closed pandas makes one of all rows up to the next."""
+    texts = (cells for cells in table.columns if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type))
+    return any(pc.any(pc.match_substring_regex(cells, r"[\r\n]")).as_py() for cells in texts)
+
+
+@cache
+def _warn_of_line_breaks(where: str) -> None:
+    """Once: a stream comes by again and again."""
+    say(f"warning: {where}: some cells hold line breaks; where they should not, a quotation mark is not closed")
 
 
 def _where(config: DataConfig, split: str) -> str:
@@ -391,4 +397,6 @@ def _reason(error: BaseException) -> str:
     words = one_line(str(error))
     if "corresponds to no data" in words:
         return "holds no rows"
+    if "Error tokenizing data" in words:
+        words += "; commas part the cells of .csv, tabs those of .tsv, and a quotation mark must be closed"
     return f"cannot be loaded: {words[:600]} ({type(error).__name__})"

@@ -19,7 +19,7 @@ class TrainingState:
     update: int = 0
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
-    tokens: int = 0  # of target, trained on
+    tokens: int = 0  # of target, in all updates
     seconds: float = 0.0
     skipped: int = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Any] = field(default_factory=dict)  # fp16's

@@ -223,9 +223,9 @@ class Translator:
         longest = None if self.positions is None else self.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, longest)
         if options.mbr:
-            options = dataclasses.replace(options, n_best=options.beam_size)
+            options = dataclasses.replace(options, n_best=options.most_outputs)
         elif options.n_best > 1:  # some to spare, for outputs that are spelled alike
-            options = dataclasses.replace(options, n_best=min(options.beam_size, 2 * options.n_best))
+            options = dataclasses.replace(options, n_best=min(options.most_outputs, 2 * options.n_best))
         source = pad([unit.ids for unit in units]).to(self.device)
         if options.shortlist:
             allowed = self.shortlist.allowed(source, options.shortlist)

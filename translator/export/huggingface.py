@@ -115,7 +115,7 @@ def push(folder: Path, repository: str) -> str:
 
 def generation_config(decoding: Decoding) -> GenerationConfig:
     """Beam search as `decoding` says; the most tokens of an output are told with each call, by its sources."""
-    if decoding.search.patience not in (None, 1):
+    if decoding.search.beam_size > 1 and decoding.search.patience not in (None, 1):
         raise UserError(f"search.patience={decoding.search.patience:g}: transformers has only 1; set that, or null")
     # Not stopping early unless that is wanted: open hypotheses that can still win go on, as in ours.
     stopping = decoding.search.patience == 1 or ("never" if decoding.search.keep_places else False)

@@ -7,7 +7,6 @@ target vocabulary, M outputs kept of each sentence.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -168,7 +167,7 @@ class _Beams:
         self.tokens = torch.full((count, config.groups, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
         self.scores = torch.zeros(count, config.groups, device=device)  # (B, K) log-probabilities, -inf where not open
         self.places = torch.full((count, config.groups), config.beam_size // config.groups, device=device)
-        self.awaited = torch.full((count,), _hypotheses_awaited(config), device=device)  # (B,) that have not finished yet
+        self.awaited = torch.full((count,), config.awaited, device=device)  # (B,) hypotheses that have not finished yet
         # Where two may be equal, all are kept, to be told apart in the end.
         kept = config.beam_size if config.groups > 1 else config.n_best
         self.finished = _Finished.none(count, kept, device)
@@ -192,7 +191,9 @@ class _Beams:
             self.any_finished = True
             self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
             self.scores = totals.masked_fill(ends, -torch.inf)
-            self.awaited = self.awaited - ends.sum(dim=1)
+            if self.config.patience is not None:
+                self.awaited = self.awaited - ends.sum(dim=1)
+                self.scores = self.scores.masked_fill((self.awaited <= 0)[:, None], -torch.inf)
             if not self.config.places_stay:
                 self.places = self.places - ends.unflatten(1, (self.config.groups, -1)).sum(dim=2)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
@@ -291,7 +292,7 @@ class _Beams:
         if not self.any_finished and (self.scores > -torch.inf).all():  # as at most steps of a single sentence
             return
         bound = self.scores.amax(dim=1) / self.longest_penalty
-        open_still = (bound > self.finished.scores[:, -1]) & (self.awaited > 0)
+        open_still = bound > self.finished.scores[:, -1]
         if open_still.all():
             return
         self.scores = self.scores.masked_fill(~open_still[:, None], -torch.inf)
@@ -319,11 +320,6 @@ class _Beams:
         self.first_limit = int(self.most.min()) if any_left else 0
         self.last_step = int(self.most.max()) if any_left else 0
         self.longest_penalty = length_penalty(self.most + 1, self.config)
-
-
-def _hypotheses_awaited(config: SearchConfig) -> float:
-    """How many must finish for a sentence to be done by `patience` alone."""
-    return torch.inf if config.patience is None else max(1, math.floor(config.patience * config.beam_size + 0.5))
 
 
 def without_idle(busy: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -26,7 +26,7 @@ class Api:
         self.service = service
         self.config = config
         self.keys = [key.encode() for key in keys]
-        self.most_alternatives = config.search.beam_size - 1
+        self.most_alternatives = config.search.most_outputs - 1
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
         """/translate"""

@@ -18,7 +18,6 @@ from typing import Any
 
 import datasets
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset, Features, Json, Value
 from datasets.arrow_writer import ArrowWriter
 from datasets.packaged_modules.csv.csv import CsvConfig
@@ -28,10 +27,16 @@ from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
-from translator.console import say
 from translator.errors import UserError, one_line
 from translator.languages import tag_of
-from translator.text_files import first_flaw, kind_of, read_lines, refuse_lone_returns, refuse_null_rows
+from translator.text_files import (
+    first_flaw,
+    kind_of,
+    read_lines,
+    refuse_lone_returns,
+    refuse_null_rows,
+    warn_of_line_breaks,
+)
 
 # Lines of paired files that are held at once.
 READ_LINES = 10_000
@@ -76,8 +81,8 @@ def read(config: DataConfig, split: str) -> Dataset | None:
         pairs = _pairs_of_text(rows, config, where)
     if not len(pairs):
         raise UserError(f"{where}: holds no rows")
-    if rows.info.builder_name == "csv" and _has_line_breaks(rows.data.table):
-        _warn_of_line_breaks(where)
+    if rows.info.builder_name == "csv":
+        warn_of_line_breaks(rows.data.table, where)
     return pairs
 
 
@@ -127,8 +132,8 @@ def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
             else _load_path(config, config.train, streaming=True))
         for table in rows.with_format("arrow").iter(config.window):
             _require_header(rows, table.column_names, config, where)
-            if rows.info.builder_name == "csv" and _has_line_breaks(table):
-                _warn_of_line_breaks(where)
+            if rows.info.builder_name == "csv":
+                warn_of_line_breaks(table, where)
             yield table
 
 
@@ -163,18 +168,6 @@ def _require_header(rows: Dataset, columns: Sequence[str], config: DataConfig, w
     for name in itertools.chain(*config.directions):
         if name in columns and f"{name}.1" in columns:  # how pandas calls the second
             raise UserError(f"{where}: its header names {name} twice, or {name}.1 as well; rename one of the columns")
-
-
-def _has_line_breaks(table: pa.Table) -> bool:
-    """Whether any cell has. Of a quotation mark that nobody closed pandas makes one of all rows up to the next."""
-    texts = (cells for cells in table.columns if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type))
-    return any(pc.any(pc.match_substring_regex(cells, r"[\r\n]")).as_py() for cells in texts)
-
-
-@cache
-def _warn_of_line_breaks(where: str) -> None:
-    """Once: a stream comes by again and again."""
-    say(f"warning: {where}: some cells hold line breaks; where they should not, a quotation mark is not closed")
 
 
 def _where(config: DataConfig, split: str) -> str:

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from translator.console import say
 from translator.errors import UserError
 
 
@@ -83,3 +87,16 @@ def first_flaw(path: Path) -> str | None:
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
         return f"{path}:{number}: no JSON that can be read: {error}"
     return None
+
+
+def warn_of_line_breaks(table: pa.Table, where: str) -> None:
+    """Where a cell of CSV has any: of a quotation mark that nobody closed pandas makes one of all rows up to the next."""
+    texts = (cells for cells in table.columns if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type))
+    if any(pc.any(pc.match_substring_regex(cells, r"[\r\n]")).as_py() for cells in texts):
+        _say_once(f"warning: {where}: some cells hold line breaks; where they should not, a quotation mark is not closed")
+
+
+@cache
+def _say_once(text: str) -> None:
+    """A stream comes by again and again."""
+    say(text)

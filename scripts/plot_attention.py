@@ -66,8 +66,9 @@ def pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int]
         if not translation.hypotheses:
             raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
         target = [*translation.hypotheses[0].ids, EOS_ID]
-    if translator.positions is not None and max(len(source), len(target)) > translator.positions:
-        raise UserError(f"text and target may have model.max_positions={translator.positions} tokens: give shorter ones")
+    positions = translator.planner.positions
+    if positions is not None and max(len(source), len(target)) > positions:
+        raise UserError(f"text and target may have model.max_positions={positions} tokens: give shorter ones")
     return source, target
 
 

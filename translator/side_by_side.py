@@ -41,7 +41,7 @@ class Setting:
     searching: Mapping[str, Any] = field(default_factory=dict)
 
 
-# The stop rule that is CTranslate2's by default, which finds less.
+# The stop rule that is CTranslate2's by default, which ends sooner.
 IMPATIENT = {"keep_places": True, "patience": 1}
 # Of each format, by the name that it is told under.
 SETTINGS: dict[str, dict[str, Setting]] = {

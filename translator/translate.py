@@ -94,8 +94,8 @@ class Translator:
         self.search = search
         self.device = device
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
-        self.positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
-        self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=self.positions)
+        positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
+        self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=positions)
 
     @cached_property
     def shortlist(self) -> Shortlist:
@@ -220,7 +220,7 @@ class Translator:
             if model.training:
                 model.eval()
         required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
-        longest = None if self.positions is None else self.positions - 1  # BOS takes a position too
+        longest = None if self.planner.positions is None else self.planner.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, longest)
         if options.mbr:
             options = dataclasses.replace(options, n_best=options.most_outputs)

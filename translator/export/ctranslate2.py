@@ -54,7 +54,7 @@ def write(translator: Translator, decoding: Decoding, folder: Path, quantization
     if decoding.search.keep_places and decoding.search.patience is None:
         raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it, such as 1")
     if decoding.search.patience is not None and decoding.search.patience * decoding.search.beam_size < 1:
-        raise UserError("search.patience: CTranslate2 wants it to be 1 or more times search.beam_size; raise it")
+        raise UserError("search.patience: times search.beam_size it must be at least 1 for CTranslate2; raise it")
     spec = specification(translator.models[0], decoding.positions)
     source, target = (t.pieces(range(len(t))) for t in (translator.source_tokenizer, translator.target_tokenizer))
     spec.register_source_vocabulary(source)

@@ -20,7 +20,18 @@ from translator.commands import TranslateConfig
 from translator.cpu import tune_cpu
 from translator.device import DecodingPrecision, resolve_device, resolve_precision
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
-from translator.lines import Line, answer, arriving_lines, format_of, notices, open_input, parse, score_answer, translation_of
+from translator.lines import (
+    Format,
+    Line,
+    answer,
+    arriving_lines,
+    format_of,
+    notices,
+    open_input,
+    parse,
+    score_answer,
+    translation_of,
+)
 from translator.output import Output
 from translator.run_folder import RunFolder, chosen_runs
 from translator.translate import CHUNK
@@ -28,8 +39,6 @@ from translator.translation import Request, decoded
 from translator.workers import Job, translate_all
 
 PROMPT = "> "
-# Of a line to be scored, or of its translation.
-UNREAD = 'not UTF-8, not an object with each name once, or no text in "translation"; not scored'
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="translate")
@@ -136,19 +145,15 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
         with Output(config.output, read=[config.input, config.translations]).opened() as output:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
-                texts = [
-                    (text_of(line.request.text), text_of(translation_of(target, given_form)))
-                    for line, (_, target) in zip(lines, chunk, strict=False)]
-                details = translator.details(
-                    [source or "" for source, _ in texts], [target or "" for _, target in texts], config.search)
-                for line, (source, target), told in zip(lines, texts, details, strict=True):
+                read = [texts_of(line, target, given_form) for line, (_, target) in zip(lines, chunk, strict=False)]
+                details = translator.details([source for source, *_ in read], [target for _, target, _ in read], config.search)
+                for line, (_, target, unread), told in zip(lines, read, details, strict=True):
                     number += 1
-                    bad = UNREAD if source is None or target is None else ""
-                    trouble = line.trouble or bad or ("" if told else "too long, or in no language of the model; not scored")
+                    trouble = unread or ("" if told else "too long, or in no language of the model; not scored")
                     if trouble:
                         refusals += 1
                         print(f"line {number}: {trouble}", file=sys.stderr)
-                    output.write(score_answer(line, target or "", None if trouble else told, trouble, output_form))
+                    output.write(score_answer(line, target, None if trouble else told, trouble, output_form))
                 output.flush()
                 if len(lines) < len(chunk):
                     short = config.translations if chunk[len(lines)][1] is None else config.input or "stdin"
@@ -156,12 +161,18 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
     return refusals
 
 
-def text_of(line: str | bytes | None) -> str | None:
-    """A line's text; None where it is not UTF-8."""
+def texts_of(line: Line, given: bytes, form: Format) -> tuple[str, str, str]:
+    """A source and the translation given for it, empty where they cannot be read, and then why they cannot."""
+    source, target, trouble = "", "", line.trouble
     try:
-        return None if line is None else decoded(line)
-    except UnicodeError:
-        return None
+        source = decoded(line.request.text)
+    except UnicodeError as error:
+        trouble = trouble or f"source: {error}; not scored"
+    try:
+        target = decoded(translation_of(given, form))
+    except ValueError as error:  # as is UnicodeError
+        trouble = trouble or f"translation: {error}; not scored"
+    return source, target, trouble
 
 
 def prompted() -> Iterator[list[bytes]]:

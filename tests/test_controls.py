@@ -437,12 +437,17 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     (tmp_path / "de.jsonl").write_bytes(run(script, trained_folder, *files, "output_format=jsonl").stdout)
     again = run(script, trained_folder, files[0], f"translations={tmp_path / 'de.jsonl'}")
     assert again.stdout == result.stdout
+    (tmp_path / "bad.jsonl").write_text('{"translation": 1}\n[]\n{"translation": "", "translation": ""}\n')
+    unread = run(script, trained_folder, files[0], f"translations={tmp_path / 'bad.jsonl'}")
+    assert [line.partition(":")[2].partition(";")[0] for line in unread.stderr.decode().splitlines()] == [
+        ' translation: no text in "translation"', " translation: not a JSON object",
+        " translation: not JSON: a name stands there twice"]
     assert_user_error(run(script, trained_folder, *files, "search.prefix=Das"), "search.prefix=Das", "given")
     assert_user_error(run(script, trained_folder, *files, "details=true"), "details", "jsonl")
     (tmp_path / "de.txt").write_bytes(targets[0].encode() + b"\n\xff\n")
     short = run(script, trained_folder, *files)
     assert short.returncode == 2
-    assert b"line 2: not UTF-8, not an object" in short.stderr
+    assert b"line 2: translation: 'utf-8' codec can't decode byte 0xff" in short.stderr
     assert b"de.txt: ends before line 3" in short.stderr
     assert [bool(line) for line in short.stdout.split(b"\n")] == [True, False, False]
 

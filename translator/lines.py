@@ -52,12 +52,9 @@ def _parse(line: bytes, form: Format) -> Line:
     if form == "text":
         return Line(Request(line))
     try:
-        fields = json.loads(line, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_once_each)
-    except (ValueError, RecursionError) as error:
-        return Line(Request(""), f"not JSON: {error}; not translated")
-    if not isinstance(fields, dict):
-        return Line(Request(""), "not a JSON object; not translated")
-    fields = {name: value for name, value in fields.items() if name not in ANSWERS}
+        fields = {name: value for name, value in _object(line).items() if name not in ANSWERS}
+    except ValueError as error:
+        return Line(Request(""), f"{error}; not translated")
     if not isinstance(fields.get("source"), str):
         return Line(Request(""), 'no text in "source"; not translated', fields)
     prefix, required = fields.get("prefix"), fields.get("required", [])
@@ -68,16 +65,25 @@ def _parse(line: bytes, form: Format) -> Line:
     return Line(Request(fields["source"], prefix, tuple(required)), "", fields)
 
 
-def translation_of(line: bytes, form: Format) -> str | bytes | None:
-    """A line of translations that are given: a text as it is; of an object with each name once its "translation", or None."""
+def translation_of(line: bytes, form: Format) -> str | bytes:
+    """A line of translations that are given: a text as it is; of an object its "translation", ValueError where it has none."""
     if form == "text":
         return line
+    text = _object(line).get("translation")
+    if not isinstance(text, str):
+        raise ValueError('no text in "translation"')
+    return text
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """ValueError, which says why, for what is no JSON object with each name once."""
     try:
-        fields = json.loads(line, object_pairs_hook=_once_each)
-    except (ValueError, RecursionError):
-        return None
-    text = fields.get("translation") if isinstance(fields, dict) else None
-    return text if isinstance(text, str) else None
+        fields = json.loads(line, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_once_each)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    return fields
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -472,6 +472,13 @@ def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
     assert totals[-1] == trainer.state.tokens
 
 
+def test_measurements_that_were_removed_are_told(tmp_path: Path, capsys):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"update": 1}\n')
+    for size, told in ((14, False), (7, False), (15, True)):
+        Tracker(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", recorded={"metrics.jsonl": size}).close()
+        assert ("metrics.jsonl: was cut" in capsys.readouterr().err) is told
+
+
 def test_a_line_tells_the_means_of_the_updates_since_the_one_before(setup, monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))

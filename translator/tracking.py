@@ -31,6 +31,10 @@ class Tracker:
                 os.truncate(file, min(recorded[file.name], file.stat().st_size))
             else:
                 file.unlink()
+        left = {file.name: file.stat().st_size for file in self._files()}
+        for name, size in recorded.items():
+            if left.get(name, 0) < size:
+                say(f"warning: {name}: was cut or removed since the last checkpoint: its measurements are lost, no weights")
         self._writer = SummaryWriter(str(tensorboard), flush_secs=10)
 
     def flush(self) -> dict[str, int]:

@@ -95,7 +95,7 @@ class RunFolder:
         if not same or (before is not None and before != report.get("fingerprint")):
             raise UserError(
                 f"{self.path}: the data, or the libraries that prepare them, have changed since this run began; bring the old "
-                "ones back to go on, or choose another name=")
+                "ones back, or start anew with another name=")
 
     def load_config(self) -> RunConfig:
         if not self.config_file.is_file():

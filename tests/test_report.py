@@ -53,7 +53,7 @@ def other(run) -> Path:
     save_tensors(folder.model_file, {
         name: weight + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
         for name, weight in load_tensors(folder.model_file).items()})
-    text = folder.config_file.read_text().replace("lr: 0.0055", "lr: 0.0123")
+    text = folder.config_file.read_text().replace("lr: 0.0075", "lr: 0.0123")
     assert "0.0123" in text
     folder.config_file.write_text(text)
     return path
@@ -140,7 +140,7 @@ def test_sentences_are_text_whatever_they_look_like(run, tmp_path):
 def test_every_option_is_told_and_what_differs_is_marked(run, other, page):
     rows = {row[0].text_content(): row for row in html.parse(page).xpath("//*[@class='options two']//tr[td]")}
     assert set(rows) == set(by_dotted_name(RunFolder(run).load_config()))
-    assert [cell.text_content() for cell in rows["optim.lr"]] == ["optim.lr", "0.0055", "0.0123"]
+    assert [cell.text_content() for cell in rows["optim.lr"]] == ["optim.lr", "0.0075", "0.0123"]
     assert [name for name, row in rows.items() if row.get("class")] == ["optim.lr"]
 
 

@@ -166,11 +166,11 @@ def texts_of(line: Line, given: bytes, form: Format) -> tuple[str, str, str]:
     source, target, trouble = "", "", line.trouble
     try:
         source = decoded(line.request.text)
-    except UnicodeError as error:
+    except ValueError as error:
         trouble = trouble or f"source: {error}; not scored"
     try:
         target = decoded(translation_of(given, form))
-    except ValueError as error:  # as is UnicodeError
+    except ValueError as error:
         trouble = trouble or f"translation: {error}; not scored"
     return source, target, trouble
 

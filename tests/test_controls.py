@@ -447,7 +447,7 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     (tmp_path / "de.txt").write_bytes(targets[0].encode() + b"\n\xff\n")
     short = run(script, trained_folder, *files)
     assert short.returncode == 2
-    assert b"line 2: translation: 'utf-8' codec can't decode byte 0xff" in short.stderr
+    assert b"line 2: translation: not UTF-8 at byte 1; not scored" in short.stderr
     assert b"de.txt: ends before line 3" in short.stderr
     assert [bool(line) for line in short.stdout.split(b"\n")] == [True, False, False]
 

@@ -38,7 +38,7 @@ def test_with_its_polynomial_bf16_updates_are_those_of_pytorch_but_for_rounding(
     assert torch.equal(buffers[0]["momentum_buffer"], buffers[1]["momentum_buffer"])
 
 
-@pytest.mark.parametrize("shape", [(192, 192), (128, 512), (512, 128)])
+@pytest.mark.parametrize("shape", [(192, 192), (128, 512), (512, 128), (48, 48), (16, 64), (64, 16)])
 @pytest.mark.parametrize("smallest", [1.0, 1e-2, 1e-4])
 @pytest.mark.parametrize(("precision", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5), (torch.bfloat16, 0.1)])
 def test_steps_on_the_gram_matrix_are_those_on_the_matrix(shape, smallest, precision, tolerance):
@@ -50,6 +50,8 @@ def test_steps_on_the_gram_matrix_are_those_on_the_matrix(shape, smallest, preci
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
     [result] = orthogonalised(matrix[None], precision)
+    if precision == torch.bfloat16 and min(shape) < 64:  # the fewer numbers a sum has, the less their rounding evens out
+        tolerance *= 2
     assert (result - x).norm() <= tolerance * x.norm()
 
 

@@ -138,6 +138,5 @@ class Planner:
 def _read(text: str | bytes) -> str:
     try:
         return decoded(text)
-    except UnicodeError as error:
-        unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
-        raise Refusal(f"not UTF-8 at {unit} {start + 1:,}") from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error

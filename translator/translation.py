@@ -20,8 +20,12 @@ class Request:
 
 
 def decoded(text: str | bytes) -> str:
-    """UnicodeError for bytes that are not UTF-8, and for half of a surrogate pair, which UTF-8 cannot hold."""
-    return text.decode() if isinstance(text, bytes) else text.encode().decode()
+    """ValueError, which says where, for bytes that are not UTF-8, and for half of a surrogate pair, which UTF-8 cannot hold."""
+    try:
+        return text.decode() if isinstance(text, bytes) else text.encode().decode()
+    except UnicodeError as error:
+        unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
+        raise ValueError(f"not UTF-8 at {unit} {start + 1:,}") from error
 
 
 @dataclass(frozen=True)

@@ -81,19 +81,21 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     trained = script("train", *options, f"runs={tmp_path}", "name=two", "train.max_updates=2")
     assert trained.returncode == 0, trained.stderr.decode()
     report = tmp_path / "report.json"
+    start = time.perf_counter()
     result = script(
         "benchmark", "--updates=2", "--repeats=3", *options, f"--output={report}", f"--trace={tmp_path}/trace.json",
         "train.log_every=50")  # overrides may stand before and after options
+    passed = time.perf_counter() - start
     assert result.returncode == 0, result.stderr.decode()
     assert b"Warning" not in result.stderr
     written = json.loads(report.read_text())
     assert json.loads(result.stdout) == written
     training = written["training"]
-    assert sum(training[f"share_{name}"] for name in PHASES) == pytest.approx(1)
-    per_second = training["tokens_per_update"] / training["seconds_per_update"]
-    assert training["tokens_per_second"] == pytest.approx(per_second, rel=0.5)
-    assert training["model_gflops"] == pytest.approx(training["utilisation"] * training["products_gflops"])
-    assert training["utilisation"] > 0
+    assert min(training[f"share_{name}"] for name in PHASES) > 0
+    assert training["share_data"] < training["share_forward"] + training["share_backward"]
+    assert 64 < training["tokens_per_update"] <= 256  # of a batch's room most is taken, and no more than there is
+    assert 2 * 3 * training["seconds_per_update"] < passed
+    assert 0 < training["utilisation"] < 1
     assert training["peak_memory_gib"] > 0.05
     assert 0 <= training["padding"] < 1
     names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}

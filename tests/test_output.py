@@ -86,11 +86,21 @@ def test_two_processes_do_not_write_one_output(tmp_path):
         Output(path, JOB)
 
 
-@pytest.mark.parametrize("left", [".partial", ".partial.job"])
-def test_one_of_the_two_files_alone_is_no_unfinished_output(tmp_path, left):
-    """A killed process may leave the first before it begins, and the second when it ends."""
+@pytest.mark.parametrize("job", [JOB, None])
+def test_an_unfinished_file_of_nobody_knows_what_is_not_overwritten(tmp_path, job):
+    """The user's own, or the first half of a text that came by a pipe."""
+    path, partial = tmp_path / "out.txt", tmp_path / "out.txt.partial"
+    partial.write_bytes(b"half of")
+    with pytest.raises(UserError, match=r"out\.txt\.partial: is there already"):
+        Output(str(path), job)
+    assert partial.read_bytes() == b"half of"
+
+
+@pytest.mark.parametrize(("left", "content_left"), [(".partial", ""), (".partial.job", "stale\n")])
+def test_what_holds_nothing_is_no_unfinished_output(tmp_path, left, content_left):
+    """A killed process may leave the description alone, before it has written and when it ends."""
     path = tmp_path / "out.txt"
-    (tmp_path / f"out.txt{left}").write_text("stale\n")
+    (tmp_path / f"out.txt{left}").write_text(content_left)
     write(str(path), LINES)
     assert content(path) == b"".join(LINES)
     assert [file.name for file in tmp_path.iterdir()] == ["out.txt"]

@@ -23,7 +23,7 @@ class Output:
     """
 
     def __init__(self, name: str | None, job: Mapping[str, Any] | None = None, *, read: Sequence[str | None] = ()) -> None:
-        """`read`: the files that the lines are made of. UserError for one of them, and for another job's unfinished file."""
+        """`read`: the files that the lines are made of. UserError for one of them, and for an unfinished file of another job."""
         self.name = name
         self.job = job
         # Where a link leads, so that it stays a link.
@@ -39,8 +39,12 @@ class Output:
             raise UserError(f"output={name}: is a folder; name a file")
         self._lock = locked(
             Path(f"{self.partial}.lock"), f"{self.partial}: another process writes it; wait for its end, or name another file")
-        if self.about.is_file() and self.partial.is_file():
+        if self.partial.is_file() and self.about.is_file():
             self._take_up(self.job or {})
+        elif self.partial.is_file() and self.partial.stat().st_size:
+            raise UserError(
+                f"{self.partial}: is there already, and nothing tells what it is of, as of a text that came by a pipe; move it "
+                "away, or name another output")
 
     def _take_up(self, job: Mapping[str, Any]) -> None:
         """Go on with what is there of this job; UserError where it is another's."""
@@ -68,7 +72,7 @@ class Output:
                 with Path(self.name).open("wb") as file:
                     yield file
             return
-        if not self.done:  # what stands there is of no job, or of a whole line not one
+        if not self.done:  # of what may stand there no line is whole
             self.partial.unlink(missing_ok=True)
             self.about.unlink(missing_ok=True)
         if self.job is not None and not self.about.is_file():

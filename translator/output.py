@@ -23,7 +23,7 @@ class Output:
     """
 
     def __init__(self, name: str | None, job: Mapping[str, Any] | None = None, *, read: Sequence[str | None] = ()) -> None:
-        """`read`: the files that the lines are made of. UserError for one of them, and for an unfinished file of another job."""
+        """`read`: the files that the lines are made of. UserError for one of them, and for another's unfinished file."""
         self.name = name
         self.job = job
         # Where a link leads, so that it stays a link.

@@ -87,7 +87,7 @@ def test_two_processes_do_not_write_one_output(tmp_path):
 
 
 @pytest.mark.parametrize("job", [JOB, None])
-def test_an_unfinished_file_of_nobody_knows_what_is_not_overwritten(tmp_path, job):
+def test_an_unfinished_file_of_unknown_origin_is_not_overwritten(tmp_path, job):
     """The user's own, or the first half of a text that came by a pipe."""
     path, partial = tmp_path / "out.txt", tmp_path / "out.txt.partial"
     partial.write_bytes(b"half of")

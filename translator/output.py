@@ -23,7 +23,7 @@ class Output:
     """
 
     def __init__(self, name: str | None, job: Mapping[str, Any] | None = None, *, read: Sequence[str | None] = ()) -> None:
-        """`read`: the files that the lines are made of. UserError for one of them, and for another's unfinished file."""
+        """`read`: the files that the lines are made of. UserError for one of them, and for one begun by others."""
         self.name = name
         self.job = job
         # Where a link leads, so that it stays a link.
@@ -58,7 +58,7 @@ class Output:
             what = next((key for key in now if known.get(key) != now[key]), "input")
             raise UserError(
                 f"{self.partial}: begun with another {what} ({known.get(what)!r}, now {now.get(what)!r}); give the same to go "
-                f"on, or remove {self.about} to begin anew")
+                f"on, or remove {self.partial} to begin anew")
         self.done = _keep_whole_lines(self.partial)
         self.refused = len({number for number in refused if number.isdigit() and int(number) <= self.done})
 

@@ -1,7 +1,7 @@
 """Measure speed: `python scripts/benchmark.py data=multi30k model=small`. Overrides are scripts/train.py's, but for init.
 
-With --run RUN, decoding with that run is measured instead; with --beside as well, in turn with other programs that run its
-weights. With --compare BEFORE AFTER, two reports are set side by side.
+With --run RUN, decoding with that run is measured instead, as device= and search. options say; with --beside as well, in turn
+with other programs that run its weights. With --compare BEFORE AFTER, two reports are set side by side.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import argparse
 import dataclasses
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from hydra import compose, initialize_config_dir
 
 from translator.benchmark import (
+    BEAM_SIZES,
     compare,
     decoding_table,
     describe_machine,
@@ -25,7 +27,7 @@ from translator.benchmark import (
     require_fresh,
 )
 from translator.building import from_hydra
-from translator.config import RunConfig
+from translator.config import RunConfig, SearchConfig
 from translator.console import say
 from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
@@ -43,7 +45,7 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("overrides", nargs="*", help="options of training, as for scripts/train.py")
+    parser.add_argument("overrides", nargs="*", help="options as for scripts/train.py; with --run device= and search. alone")
     parser.add_argument("--updates", type=positive, default=20, help="updates in a stretch that is timed (20)")
     parser.add_argument("--repeats", type=positive, default=5, help="stretches, whose medians are given (5)")
     parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split instead")
@@ -54,7 +56,6 @@ def main() -> None:
         "--beside", action="append", choices=list(SETTINGS), default=[],
         help="another program to decode with the run's weights in turn; may be given again")
     parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
-    parser.add_argument("--shortlist", type=int, default=0, help="decode with this search.shortlist (0: with all pieces)")
     parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
     parser.add_argument("--trace", type=Path, help="where to write a profile for chrome://tracing")
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
@@ -71,10 +72,13 @@ def main() -> None:
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
+    if options.run or options.beside:
+        require_of_decoding(options.overrides)
+        report |= {"workers": options.workers, "search": dataclasses.asdict(config.search)}
     if options.beside:
-        report |= {"workers": options.workers, "side_by_side": decode_side_by_side(device, options)}
+        report["side_by_side"] = decode_side_by_side(device, config.search, options)
     elif options.run:
-        report |= {"workers": options.workers, "shortlist": options.shortlist, "decoding": decode(device, options)}
+        report["decoding"] = decode(device, config.search, options)
     else:
         report["training"] = train(config, device, precision, options)
     text = json.dumps(report, indent=2)
@@ -94,11 +98,19 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
         return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
 
 
-def decode(device: torch.device, options: argparse.Namespace) -> dict[str, object]:
+def require_of_decoding(overrides: Sequence[str]) -> None:
+    """UserError for options that change nothing of how a trained run decodes."""
+    for override in overrides:
+        if override.split("=")[0].split(".")[0] not in {"device", "search"}:
+            raise UserError(f"{override}: is for training; with --run give device= and search. options alone")
+
+
+def decode(device: torch.device, search: SearchConfig, options: argparse.Namespace) -> dict[str, object]:
     """The figures of translating the first test sentences of a trained run, by precision."""
+    measured = dataclasses.replace(search.plain(max(BEAM_SIZES)), shortlist=search.shortlist)
+    search.require_like(measured, "what is measured is plain search, greedy and with beam 5")
     config = RunFolder(options.run).load_config()
     precisions = options.decode_in or [name for name in PRECISIONS if name != "int8" or device.type == "cpu"]
-    search = dataclasses.replace(config.search, shortlist=options.shortlist)
     jobs = {name: Job((str(options.run),), device.type, name, search, details=False) for name in precisions}
     jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
     sources = list(load_split(config.data, "test")["source"])[: options.sentences]
@@ -111,14 +123,14 @@ def decode(device: torch.device, options: argparse.Namespace) -> dict[str, objec
     return by_precision
 
 
-def decode_side_by_side(device: torch.device, options: argparse.Namespace) -> Figures:
+def decode_side_by_side(device: torch.device, search: SearchConfig, options: argparse.Namespace) -> Figures:
     """The figures of translating the first test sentences of a trained run here and by other programs."""
-    if options.run is None or device.type != "cpu" or options.shortlist:
-        raise UserError("--beside: compares decoding on a CPU: give --run and device=cpu, and leave out --shortlist")
+    if options.run is None or device.type != "cpu":
+        raise UserError("--beside: compares decoding on a CPU: give --run and device=cpu")
     test = load_split(RunFolder(options.run).load_config().data, "test")[: options.sentences]
     say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
     figures = measure_side_by_side(
-        options.run, list(test["source"]), list(test["target"]), formats=sorted(set(options.beside)),
+        options.run, list(test["source"]), list(test["target"]), search, formats=sorted(set(options.beside)),
         precisions=options.decode_in or PRECISIONS, repeats=options.repeats, workers=options.workers)
     for line in side_by_side_table(figures):
         say(line)

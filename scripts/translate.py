@@ -130,10 +130,8 @@ def changes(file: str | Path | None) -> list[Any]:
 
 def score_lines(config: TranslateConfig, job: Job) -> int:
     """Score given translations, line by line; how many were refused."""
-    plain = config.search.plain(config.search.beam_size)
-    for option, value in vars(config.search).items():
-        if value != getattr(plain, option):
-            raise UserError(f"search.{option}={value}: changes nothing of translations that are given; leave this option out")
+    config.search.require_like(
+        config.search.plain(config.search.beam_size), "changes nothing of translations that are given")
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
     given_form = format_of(config.translations, "auto")
     refusals = number = 0

@@ -132,6 +132,11 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert_user_error(script("benchmark", "modle=tiny"), "modle")
     assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
     assert_user_error(script("benchmark", "--beside=ctranslate2", "device=cpu"), "--beside")
+    for ignored in ("model=tiny", "search.beam_size=3", "search.sampling=true"):
+        assert_user_error(script("benchmark", f"--run={tmp_path}/two", "device=cpu", ignored), ignored.split("=")[0])
+    for ignored in ("search.shortlist=20", "search.coverage_penalty=0.2"):
+        assert_user_error(
+            script("benchmark", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", ignored), ignored.split("=")[0])
     refused = script("benchmark", "--repeats=0")
     assert refused.returncode == 2
     assert b"argument --repeats: must be a whole number above 0, not 0" in refused.stderr

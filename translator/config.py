@@ -333,6 +333,12 @@ class SearchConfig:
             self, beam_size=beam_size, n_best=1, groups=1, sampling=False, temperature=1.0, top_k=0, top_p=1.0, prefix="",
             required=(), banned=(), terminology=None, mbr=None, shortlist=0)
 
+    def require_like(self, other: SearchConfig, why: str) -> None:
+        """UserError, with why, for the first option that is not as in the other."""
+        for option, value in vars(self).items():
+            if value != getattr(other, option):
+                raise UserError(f"search.{option}={value}: {why}; leave this option out")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from translator.benchmark import time_file
+from translator.benchmark import BEAM_SIZES, time_file
 from translator.config import SearchConfig
 from translator.console import say
 from translator.cpu import tune_cpu
@@ -50,7 +50,6 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "ctranslate2 float32, patience=1": Setting({"quantization": "float32"}, IMPATIENT),
         "ctranslate2 int8": Setting({"quantization": "int8"})},
     "huggingface": {"huggingface float32": Setting({})}}
-BEAM_SIZES = (1, 5)
 # Sentences that are translated one after the other, which takes long, and how many of them each system has at a turn.
 ALONE = 100
 TURN = 10
@@ -124,7 +123,7 @@ class Exported:
 
 
 def measure_side_by_side(
-    run: Path, sources: Sequence[str], references: Sequence[str], *, formats: Sequence[str],
+    run: Path, sources: Sequence[str], references: Sequence[str], search: SearchConfig, *, formats: Sequence[str],
     precisions: Sequence[DecodingPrecision], repeats: int, workers: int,
 ) -> Figures:
     """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
@@ -132,12 +131,14 @@ def measure_side_by_side(
     Of whole files also BLEU, and how many of the texts are those that the same search finds here in the first of our
     precisions; one by one also how many times as fast as that precision here, the median of the turns.
     """
-    config = RunFolder(run).load_config()
-    job = partial(Job, (str(run),), "cpu", search=config.search, details=False)
+    measured = dataclasses.replace(_search(search, max(BEAM_SIZES), {}), length_penalty_form=search.length_penalty_form)
+    search.require_like(measured, "what is measured is the search that others have too, greedy and with beam 5")
+    language = RunFolder(run).load_config().data.language
+    job = partial(Job, (str(run),), "cpu", search=search, details=False)
     ours = f"this {precisions[0]}"
     figures: Figures = {}
     with TemporaryDirectory() as folder:
-        systems: dict[str, System] = dict(_exported(run, config.search, Path(folder), formats))
+        systems: dict[str, System] = dict(_exported(run, search, Path(folder), formats))
         for precision in precisions:
             systems[f"this {precision}"] = Ours(job(precision))
         systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
@@ -152,7 +153,7 @@ def measure_side_by_side(
                 name: {
                     "sentences_per_second": statistics.median(rates[name]),
                     "alike": sum(map(operator.eq, texts[name], texts[twin_of(system, systems)])),
-                    "bleu": score(texts[name], references, config.data.language)["bleu"].value}
+                    "bleu": score(texts[name], references, language)["bleu"].value}
                 for name, system in systems.items()}
             seconds = one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
             figures[f"beam_{beam_size}_one_by_one"] = {

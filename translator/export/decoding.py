@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 
 from translator.config import ModelConfig, SearchConfig
-from translator.errors import UserError
 
 # Tokens of a translation, where the run does not tell.
 TYPICAL_LENGTH = 20
@@ -25,7 +24,7 @@ class Decoding:
     @classmethod
     def nearest(cls, search: SearchConfig, model: ModelConfig, mean_length: float | None) -> Decoding:
         """To `search`, for outputs of this mean length; UserError for options that other programs lack or read otherwise."""
-        _require_plain(search)
+        search.require_like(expressible(search, search.beam_size), "an export carries plain beam search alone")
         return cls(search, _power(search, mean_length or TYPICAL_LENGTH), _positions(search, model))
 
     def most(self, source: int) -> int:
@@ -44,13 +43,6 @@ def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
     return dataclasses.replace(
         search.plain(beam_size), coverage_penalty=0.0, min_length=0, min_length_ratio=0.0, no_repeat_ngram=0,
         repetition_penalty=1.0, copy_unknown=False, language=None)
-
-
-def _require_plain(search: SearchConfig) -> None:
-    plain = expressible(search, search.beam_size)
-    for option, value in vars(search).items():
-        if value != getattr(plain, option):
-            raise UserError(f"search.{option}={value}: an export carries plain beam search alone; leave this option out")
 
 
 def _power(search: SearchConfig, length: float) -> float:

@@ -16,7 +16,7 @@ def options(**changes: object):
     return run_config(*(f"optim.{name}={value}" for name, value in changes.items())).optim
 
 
-@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "constant"])
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "wsd", "constant"])
 @pytest.mark.parametrize("warmup", [1, 100, 500, 900])
 def test_the_rate_has_a_linear_warm_up_for_a_factor_and_makes_no_jump(schedule, warmup):
     config, at_once = (options(schedule=schedule, lr=0.01, warmup_updates=updates) for updates in (warmup, 0))
@@ -27,8 +27,8 @@ def test_the_rate_has_a_linear_warm_up_for_a_factor_and_makes_no_jump(schedule, 
     assert max(rates) <= 0.01 * (1 + 1e-9)
     assert all(b <= a for a, b in itertools.pairwise(rates[warmup - 1:]))
     assert all(abs(b - a) <= 0.03 / warmup for a, b in itertools.pairwise(rates))
-    ends = {"inverse_sqrt": 0.01 * (warmup / 1000) ** 0.5, "cosine": 0.0, "linear": 0.0, "constant": 0.01}
-    assert rates[-1] == pytest.approx(ends[schedule], abs=2e-5)
+    ends = {"inverse_sqrt": 0.01 * (warmup / 1000) ** 0.5, "cosine": 0.0, "linear": 0.0, "wsd": 0.0, "constant": 0.01}
+    assert rates[-1] == pytest.approx(ends[schedule], abs=3e-5)
     assert rates[-1] > 0  # or the last update would be none
 
 
@@ -83,11 +83,13 @@ def test_inverse_square_root_law():
     assert learning_rate(config, 400, 0.0) == pytest.approx(learning_rate(config, 100, 0.0) / 2)
 
 
-@pytest.mark.parametrize(("schedule", "half", "quarter"), [("cosine", 0.5, 0.853553), ("linear", 0.5, 0.75)])
-def test_schedules_towards_an_end_follow_the_progress(schedule, half, quarter):
+@pytest.mark.parametrize(("schedule", "quarter", "half", "four_fifths"), [
+    ("cosine", 0.853553, 0.5, 0.0954915), ("linear", 0.75, 0.5, 0.2), ("wsd", 1, 1, 0.5)])
+def test_schedules_towards_an_end_follow_the_progress(schedule, quarter, half, four_fifths):
     config = options(schedule=schedule, lr=0.01, warmup_updates=10)
     assert learning_rate(config, 11, 0.25) == pytest.approx(0.01 * quarter, rel=1e-5)
     assert learning_rate(config, 500, 0.5) == pytest.approx(0.01 * half)
+    assert learning_rate(config, 800, 0.8) == pytest.approx(0.01 * four_fifths, rel=1e-5)
     assert learning_rate(config, 5000, 1.2) == 0  # a limit overrun, as the last update of a minute's limit may
 
 

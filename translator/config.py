@@ -166,7 +166,7 @@ class OptimConfig:
     betas: tuple[float, ...]
     eps: float
     weight_decay: float
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"]
+    schedule: Literal["inverse_sqrt", "cosine", "linear", "wsd", "constant"]
     warmup_updates: int
     clip_norm: float | None
     ema_decay: float

@@ -15,6 +15,9 @@ from translator.config import OptimConfig
 from translator.distributed import held_like
 from translator.muon import Muon
 
+# The last share of a training, in which the rate of the schedule wsd falls.
+DECAY_SHARE = 0.4
+
 
 def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: torch.dtype = torch.float32) -> list[Optimizer]:
     """The optimizers of a model's weights: AdamW for all, or Muon for the layers' matrices and AdamW for the rest.
@@ -61,7 +64,8 @@ def learning_rate(config: OptimConfig, update: int, progress: float) -> float:
     """The learning rate of an update, the first being 1, before which `progress` (0 to 1) of the training is done.
 
     `optim.lr`, times a linear warm-up, times the schedule: inverse_sqrt as in Vaswani et al. 2017, section 5.3; cosine
-    (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983) and linear reach zero at the end.
+    (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983) and linear reach zero at the end, as does wsd, which stays
+    until `DECAY_SHARE` is left and then is linear (Hu et al. 2024, https://arxiv.org/abs/2404.06395, section 4).
     """
     warmup = max(config.warmup_updates, 1)
     rate = config.lr * min(update / warmup, 1.0)
@@ -72,6 +76,8 @@ def learning_rate(config: OptimConfig, update: int, progress: float) -> float:
             return rate * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
         case "linear":
             return rate * max(0.0, 1 - progress)
+        case "wsd":
+            return rate * min(1.0, max(0.0, 1 - progress) / DECAY_SHARE)
         case "constant":
             return rate
 

@@ -65,7 +65,8 @@ def learning_rate(config: OptimConfig, update: int, progress: float) -> float:
 
     `optim.lr`, times a linear warm-up, times the schedule: inverse_sqrt as in Vaswani et al. 2017, section 5.3; cosine
     (Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983) and linear reach zero at the end, as does wsd, which stays
-    until `DECAY_SHARE` is left and then is linear (Hu et al. 2024, https://arxiv.org/abs/2404.06395, section 4).
+    until `DECAY_SHARE` is left (Hu et al. 2024, https://arxiv.org/abs/2404.06395, section 4) and then is linear
+    (Hägele et al. 2024, https://arxiv.org/abs/2405.18392).
     """
     warmup = max(config.warmup_updates, 1)
     rate = config.lr * min(update / warmup, 1.0)

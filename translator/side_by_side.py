@@ -129,7 +129,8 @@ def measure_side_by_side(
     """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
 
     Of whole files also BLEU, and how many of the texts are those that the same search finds here in the first of our
-    precisions; one by one also how many times as fast as that precision here, the median of the turns.
+    precisions; one by one also how many times as fast as that precision here, the median of the turns. UserError where
+    `search` asks for what other programs lack, or for another beam.
     """
     measured = dataclasses.replace(_search(search, max(BEAM_SIZES), {}), length_penalty_form=search.length_penalty_form)
     search.require_like(measured, "what is measured is the search that others have too, greedy and with beam 5")

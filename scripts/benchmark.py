@@ -40,6 +40,8 @@ from translator.trainer import Trainer, new_model
 from translator.workers import Job
 
 PRECISIONS: list[DecodingPrecision] = ["fp32", "bf16", "int8"]
+OF_TRAINING = ("updates", "trace")
+OF_DECODING = ("decode_in", "beside", "workers", "sentences")
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -61,6 +63,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="print the ratios of two reports")
     options = parser.parse_intermixed_args()
+    require_wanted(parser, options)
     if options.compare:
         before, after = map(load_report, options.compare)
         print("\n".join(compare(before, after)))
@@ -72,7 +75,7 @@ def main() -> None:
     device = resolve_device(config.device)
     precision = resolve_precision(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
-    if options.run or options.beside:
+    if options.run:
         require_of_decoding(options.overrides)
         report |= {"workers": options.workers, "search": dataclasses.asdict(config.search)}
     if options.beside:
@@ -85,6 +88,14 @@ def main() -> None:
     print(text)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(text + "\n", encoding="utf-8")
+
+
+def require_wanted(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """UserError for flags that change nothing of what is to be measured."""
+    idle, what = (OF_TRAINING, "training; without --run") if options.run else (OF_DECODING, "decoding; give --run RUN")
+    for name in idle:
+        if getattr(options, name) != parser.get_default(name):
+            raise UserError(f"--{name.replace('_', '-')}: is for {what}")
 
 
 def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
@@ -125,8 +136,8 @@ def decode(device: torch.device, search: SearchConfig, options: argparse.Namespa
 
 def decode_side_by_side(device: torch.device, search: SearchConfig, options: argparse.Namespace) -> Figures:
     """The figures of translating the first test sentences of a trained run here and by other programs."""
-    if options.run is None or device.type != "cpu":
-        raise UserError("--beside: compares decoding on a CPU: give --run and device=cpu")
+    if device.type != "cpu":
+        raise UserError("--beside: compares decoding on a CPU: give device=cpu")
     test = load_split(RunFolder(options.run).load_config().data, "test")[: options.sentences]
     say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
     figures = measure_side_by_side(

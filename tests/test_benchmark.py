@@ -132,6 +132,9 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert_user_error(script("benchmark", "modle=tiny"), "modle")
     assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
     assert_user_error(script("benchmark", "--beside=ctranslate2", "device=cpu"), "--beside")
+    assert_user_error(script("benchmark", "--workers=2"), "--workers")
+    assert_user_error(script("benchmark", f"--run={tmp_path}/two", "--updates=5"), "--updates")
+    assert_user_error(script("benchmark", f"--run={tmp_path}/two", f"--trace={tmp_path}/t.json"), "--trace")
     for ignored in ("model=tiny", "search.beam_size=3", "search.sampling=true"):
         assert_user_error(script("benchmark", f"--run={tmp_path}/two", "device=cpu", ignored), ignored.split("=")[0])
     for ignored in ("search.shortlist=20", "search.coverage_penalty=0.2"):

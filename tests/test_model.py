@@ -13,6 +13,7 @@ from tests.test_attention import causal_mask, copied
 from translator import model as model_module
 from translator.device import autocast
 from translator.layers import DecoderLayer, EncoderLayer, GatedFeedForward
+from translator.linear import OUTPUTS_TOGETHER, convert
 from translator.model import Transformer
 
 VARIANTS = [
@@ -168,6 +169,22 @@ def test_projecting_real_positions_alone_gives_their_logits(pair):
     real = torch.rand(3, 9) < 0.6
     hidden = model.hidden(source, target, real.flatten().nonzero()[:, 0])
     torch.testing.assert_close(model.output(hidden), model(source, target)[real])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_what_a_model_for_decoding_adds_to_the_vocabulary_has_no_probability(precision, bias, pair):
+    model = random_model(model_config(output_bias=bias))
+    hidden = model.hidden(*pair, torch.arange(27)).detach()
+    expected = model.output(hidden).log_softmax(dim=-1)
+    tolerance = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.2}[precision]
+    model = convert(model.for_decoding(), precision)
+    some = model.log_probabilities(hidden.to(torch.bfloat16 if precision == "bf16" else torch.float32), slice(3, 20))
+    assert some.dtype == torch.float32
+    assert some.size(1) % OUTPUTS_TOGETHER == 0
+    assert (some[:, 40:] == -torch.inf).all()
+    torch.testing.assert_close(some.exp().sum(dim=1), torch.ones(17))
+    torch.testing.assert_close(some[:, :40], expected[3:20], atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])

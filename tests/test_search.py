@@ -256,11 +256,26 @@ def test_no_sentences_give_no_outputs() -> None:
     assert search(random_toy(0), torch.zeros(0, 2, dtype=torch.long), toy_config()) == []
 
 
-def test_half_precision_logits_are_normalised_in_float32() -> None:
-    full = random_toy(4)
-    half = Toy(lambda source, prefix: full.table(source, prefix).bfloat16())
-    rounded = Toy(lambda source, prefix: full.table(source, prefix).bfloat16().float())
-    assert search(half, sources(4, 5), toy_config(n_best=4)) == search(rounded, sources(4, 5), toy_config(n_best=4))
+@pytest.mark.parametrize("options", [
+    {"beam_size": 1}, {"beam_size": 4}, {"beam_size": 20}, {"beam_size": 20, "keep_places": True},
+    {"beam_size": 4, "groups": 2}, {"beam_size": 30, "sampling": True}, {"beam_size": 30, "sampling": True, "top_p": 0.9}])
+def test_what_a_model_adds_to_its_vocabulary_changes_nothing(options: dict[str, Any]) -> None:
+    toy, config = random_toy(5), toy_config(**options)
+    added = torch.full((50,), -torch.inf)
+    wider = Toy(lambda source, prefix: torch.cat([toy.table(source, prefix), added]))
+    expected, found = search(toy, sources(4, 5), config), search(wider, sources(4, 5), config)
+    assert ids_of(found) == ids_of(expected)
+    scores, expected_scores = ([h.score for hypotheses in each for h in hypotheses] for each in (found, expected))
+    assert scores == pytest.approx(expected_scores, abs=1e-5)
+
+
+@pytest.mark.parametrize("drawn", [0.0, 1 - 2**-24])
+def test_whatever_is_drawn_a_sample_has_some_probability(drawn: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *size, generator: torch.full(size, drawn))
+    toy, added = random_toy(5), torch.full((50,), -torch.inf)
+    wider = Toy(lambda source, prefix: torch.cat([toy.table(source, prefix), added]))
+    [[sample]] = search(wider, sources(4), toy_config(sampling=True, beam_size=1))
+    assert sample.log_probability > -torch.inf
 
 
 # The real model

@@ -146,8 +146,8 @@ class Masked:
         ruled_out = state.ruled_out[:, None].expand(-1, tokens.size(1), -1)
         return self.model.decode_step(tokens, state, rows), rows.pack(ruled_out)
 
-    def logits(self, decoded: tuple[Any, Tensor], some: slice) -> Tensor:
-        return self.model.logits(decoded[0], some) + decoded[1][some]
+    def log_probabilities(self, decoded: tuple[Any, Tensor], some: slice) -> Tensor:
+        return (self.model.log_probabilities(decoded[0], some) + decoded[1][some]).log_softmax(dim=-1)
 
 
 def one(models: Sequence[Model]) -> Model:

@@ -59,8 +59,8 @@ class Toy:
             torch.stack([self.table(source, prefix) for prefix in prefixes])
             for source, prefixes in zip(state.sources, state.prefixes, strict=True)]))
 
-    def logits(self, decoded: Tensor, some: slice) -> Tensor:
-        return decoded[some]
+    def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor:
+        return decoded[some].log_softmax(dim=-1)
 
 
 def random_toy(seed: int, *, vocab: int = VOCAB) -> Toy:

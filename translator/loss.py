@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from translator.device import product_precision
+from translator.linear import evened
 
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
@@ -68,7 +69,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """hidden (P, N, D): P passes, whose losses are added up."""
         uniform = smoothing / len(weight)
-        words = weight.to(dtype)
+        words, biases = evened(weight.to(dtype)), None if bias is None else evened(bias.to(dtype))
         sum_of_words = weight.sum(0, dtype=torch.float32)
         hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
         weight_gradient = (-uniform * hidden.sum((0, 1))).expand_as(weight).clone() if needs_gradient else None
@@ -81,9 +82,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             chunk = slice(start, start + tokens_at_once)
             tokens = len(targets[chunk])
             h = F.pad(hidden[:, chunk].to(dtype), (0, 0, 0, -tokens % TOKENS_TOGETHER))
-            logits = F.linear(h, words, None if bias is None else bias.to(dtype))
+            logits = F.linear(h, words, biases)
+            of_words = logits[:, :tokens, : len(weight)]  # beyond them there is nothing but zeros
             for part, targets_of_part in zip(
-                    logits[:, :tokens].split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once), strict=True):
+                    of_words.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once), strict=True):
                 loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, smoothing, r_drop)
                 loss += loss_of_part
                 nll += nll_of_part
@@ -94,9 +96,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     loss -= uniform * len(hidden) * tokens * bias.sum()
             if hidden_gradient is not None and weight_gradient is not None:
                 hidden_gradient[:, chunk] = (logits @ words)[:, :tokens] - uniform * sum_of_words
-                weight_gradient += logits.flatten(0, 1).T @ h.flatten(0, 1)
+                weight_gradient += (logits.flatten(0, 1).T @ h.flatten(0, 1))[: len(weight)]
                 if bias_gradient is not None:
-                    bias_gradient += logits[:, :tokens].sum((0, 1), dtype=torch.float32)
+                    bias_gradient += of_words.sum((0, 1), dtype=torch.float32)
         if hidden_gradient is not None and weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         return loss, nll

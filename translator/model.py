@@ -19,7 +19,7 @@ from translator.config import ModelConfig
 from translator.cpu import onednn
 from translator.dropout import dropout
 from translator.layers import DecoderLayer, EncoderLayer
-from translator.linear import linear_of
+from translator.linear import evened, linear_of, log_probabilities
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past, move_to_front
 from translator.positions import LearnedPositions, SinusoidalPositions
@@ -108,6 +108,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, source_vocab: int, target_vocab: int) -> None:
         super().__init__()
         self.config = config
+        self.target_vocab = target_vocab
         source_tokens = nn.Embedding(source_vocab, config.d_model)
         target_tokens = source_tokens if config.tied == "all" else nn.Embedding(target_vocab, config.d_model)
         self.source_embedding = Embedding(config, source_tokens)
@@ -143,8 +144,8 @@ class Transformer(nn.Module):
 
     def for_decoding(self) -> Transformer:
         """This model, not to be trained again: with an output projection of its own, and maps joined in attention."""
-        if isinstance(self.output, TiedProjection):
-            self.output = linear_of(self.output.weight, self.output.bias)
+        own = self.projection()
+        self.output = linear_of(evened(own.weight), None if own.bias is None else evened(own.bias))
         for layer in list(self.modules()):
             if isinstance(layer, EncoderLayer | DecoderLayer):
                 layer.self_attention.join("W_q", "W_k", "W_v")
@@ -152,9 +153,14 @@ class Transformer(nn.Module):
                 layer.cross_attention.join("W_k", "W_v")
         return self
 
+    def projection(self) -> nn.Linear:
+        """The output projection as a layer by itself, (N, D) -> (N, V)."""
+        bias = self.output.bias
+        return linear_of(self.output.weight[: self.target_vocab], None if bias is None else bias[: self.target_vocab])
+
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""
-        return self.output(self._decode_all(source, target))
+        return self.output(self._decode_all(source, target))[..., : self.target_vocab]
 
     def hidden(self, source: Tensor, target: Tensor, real: Tensor) -> Tensor:
         """What is left to project to the vocabulary, (N, D): the decoder's output at the positions `real` (N,) of B x T.
@@ -208,7 +214,7 @@ class Transformer(nn.Module):
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
     def decode_step(self, tokens: Tensor, state: DecoderState, rows: OpenRows | None = None) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, K); (N, D), of which `logits` tells the next. Updates `state`.
+        """Feed the newest token of every hypothesis, (B, K); (N, D), of which `log_probabilities` tells the next. Updates `state`.
 
         rows: the N hypotheses that will be gone on with, by default all.
         """
@@ -228,10 +234,13 @@ class Transformer(nn.Module):
                 state.coverage = state.coverage + weights.mean(dim=1)
         return self.decoder_norm(x)
 
-    def logits(self, decoded: Tensor, some: slice) -> Tensor:
-        """Logits for the next token of some of the rows that a step has decoded: (N', V)."""
+    def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor:
+        """Of the next token after some of the rows (N, D) that have been decoded: (N', V or more), -inf beyond V."""
         with onednn(len(decoded) > 1):
-            return self.output(decoded[some])
+            logits = self.output(decoded[some])
+        if logits.size(1) > self.target_vocab:
+            logits[:, self.target_vocab :] = -torch.inf
+        return log_probabilities(logits)
 
     @property
     def aligned_layer(self) -> int:

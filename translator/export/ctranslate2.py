@@ -122,7 +122,7 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
         "rotary_dim": 0 if config.positions == "rotary" else None, "rotary_interleave": False}
     encoder = TransformerEncoderSpec(config.encoder_layers, **options)
     decoder = TransformerDecoderSpec(config.decoder_layers, **options)
-    source_vocab, target_vocab = len(model.source_embedding.tokens.weight), len(model.output.weight)
+    source_vocab, target_vocab = len(model.source_embedding.tokens.weight), model.target_vocab
     _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, source_vocab, positions)
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, target_vocab, positions)
     encoder_layers: Any = model.encoder
@@ -137,7 +137,7 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
     if config.norm == "pre":
         _set_norm(encoder.layer_norm, model.encoder_norm)
         _set_norm(decoder.layer_norm, model.decoder_norm)
-    _set_linear(decoder.projection, model.output)
+    _set_linear(decoder.projection, model.projection())
     return TransformerSpec(encoder, decoder)
 
 

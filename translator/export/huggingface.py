@@ -171,10 +171,11 @@ def _weights(model: Transformer, source_vocab: int, target_vocab: int, positions
     def table(weight: Tensor, vocab: int) -> Tensor:
         return F.pad(weight[:, order], (0, 0, 0, vocab - len(weight)))
 
-    bias = torch.zeros(len(model.output.weight)) if model.output.bias is None else model.output.bias
+    projection = model.projection()
+    bias = torch.zeros(len(projection.weight)) if projection.bias is None else projection.bias
     yield "final_logits_bias", F.pad(bias, (0, target_vocab - len(bias)), value=-torch.inf)[None]
     own = model.config.tied == "none"
-    yield "lm_head.weight", table(model.output.weight if own else model.target_embedding.tokens.weight, target_vocab)
+    yield "lm_head.weight", table(projection.weight if own else model.target_embedding.tokens.weight, target_vocab)
     yield "model.shared.weight", table(model.source_embedding.tokens.weight, source_vocab)
     for side, vocab, embedding, layers, norm in (
             ("encoder", source_vocab, model.source_embedding, model.encoder, model.encoder_norm),

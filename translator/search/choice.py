@@ -106,27 +106,27 @@ class Sampling:
         if self.config.top_p < 1:  # the smallest set of the likeliest tokens that holds so much (Holtzman et al. 2020)
             tempered = tempered.masked_fill(mass - tempered >= self.config.top_p * mass[:, -1:], 0)
             mass = tempered.cumsum(dim=-1)
-        drawn = self.draws[sentences, step, None] * mass[:, -1:]
-        index = (mass <= drawn).sum(dim=-1, keepdim=True).clamp(max=mass.size(1) - 1)
+        # Above zero, and no more than all mass, so that the token at which it is reached has some.
+        drawn = (self.draws[sentences, step, None] * mass[:, -1:]).clamp(min=torch.finfo(mass.dtype).tiny)
+        index = (mass < drawn).sum(dim=-1, keepdim=True)
         chosen = tokens.gather(1, index)
         return Candidates(log_probabilities.gather(1, chosen), chosen)
 
 
 def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of the last dimension and where they stand, largest first, as `Tensor.topk`.
+    """The k largest of each of N rows (N, V) and where they stand, largest first, as `Tensor.topk`.
 
     On a CPU that copies every number with its index. Here the largest of each chunk come first: the k largest numbers stand in
-    the k chunks whose largest are the largest.
+    the k chunks whose largest are the largest. Models bring vocabularies that are whole chunks (`evened`).
     """
-    size = values.size(-1)
-    whole = size - size % CHUNK
-    few = values.numel() < CHUNKED_FROM
-    if few or values.device.type != "cpu" or whole // CHUNK < 2 * k:
+    rows, size = values.shape
+    per_row = size // CHUNK
+    if values.device.type != "cpu" or values.numel() < CHUNKED_FROM or size % CHUNK or per_row < 2 * k:
         best, index = values.topk(k) if k > 1 else values.max(dim=-1, keepdim=True)
         return best, index
-    chunks = values[..., :whole].unflatten(-1, (-1, CHUNK))
-    promising = chunks.amax(dim=-1).topk(k).indices  # (..., k)
-    candidates = chunks.gather(-2, promising[..., None].expand(*promising.shape, CHUNK)).flatten(-2)
-    best, at = torch.cat([candidates, values[..., whole:]], dim=-1).topk(k)
-    in_chunk = promising.gather(-1, (at // CHUNK).clamp(max=k - 1)) * CHUNK + at % CHUNK
-    return best, torch.where(at < k * CHUNK, in_chunk, at - k * CHUNK + whole)
+    chunks = values.view(-1, CHUNK)
+    promising = chunks.amax(dim=-1).view(rows, per_row).topk(k).indices  # (N, k)
+    first = torch.arange(0, rows * per_row, per_row)[:, None]
+    candidates = chunks.index_select(0, (first + promising).flatten()).view(rows, -1)
+    best, at = candidates.topk(k)
+    return best, promising.gather(1, at // CHUNK) * CHUNK + at % CHUNK

@@ -1,7 +1,7 @@
 """The stepping engine of every search (floor 4).
 
 Shapes: B sentences still searched, K hypotheses each, of which N in all are open, N' of them taken at once; T tokens so far, V
-target vocabulary, M outputs kept of each sentence.
+target vocabulary and what a model adds to it, of probability 0; M outputs kept of each sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Model(Protocol):
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
     def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any: ...
-    def logits(self, decoded: Any, some: slice) -> Tensor: ...  # may be written over
+    def log_probabilities(self, decoded: Any, some: slice) -> Tensor: ...  # may be written over
 
 
 @torch.inference_mode()
@@ -185,7 +185,8 @@ class _Beams:
         if parents is not None:
             self.state.reorder(parents)
             history = history.gather(1, parents[:, :, None].expand(-1, -1, history.size(2)))
-        ends = (tokens == EOS_ID) & (totals > -torch.inf)
+        tokens = tokens.masked_fill(totals == -torch.inf, PAD_ID)  # what is none may stand beyond the vocabulary
+        ends = tokens == EOS_ID
         self.scores = totals
         if self.look_every > 1 or ends.any():
             self.any_finished = True
@@ -219,7 +220,7 @@ class _Beams:
         parts, first = [], 0
         while first < len(rows):
             some = slice(first, first + self.at_once)
-            log_probabilities = _log_softmax(self.model.logits(decoded, some).float())  # (N', V)
+            log_probabilities = self.model.log_probabilities(decoded, some)  # (N', V)
             self.at_once = _rows_at_once(log_probabilities, len(rows))
             of_some = None if wanted is None else wanted[some]
             parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
@@ -348,11 +349,6 @@ def one_of_few(size: int) -> int:
     """
     step = 1 << max(0, size.bit_length() - 4)
     return -(-size // step) * step
-
-
-def _log_softmax(logits: Tensor) -> Tensor:
-    """Over the last dimension, on a CPU in the memory of the logits: theirs and as much again is more than its cache holds."""
-    return torch.log_softmax(logits, dim=-1, out=logits if logits.device.type == "cpu" else None)
 
 
 def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> None:

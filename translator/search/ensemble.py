@@ -30,11 +30,9 @@ class Ensemble:
     def decode_step(self, tokens: Tensor, state: _State, rows: OpenRows) -> list[Any]:
         return [model.decode_step(tokens, own, rows) for model, own in zip(self.models, state.states, strict=True)]
 
-    def logits(self, decoded: list[Any], some: slice) -> Tensor:
-        """Log-probabilities instead of logits, which makes no difference to a softmax: (N', V)."""
-        each = [
-            model.logits(own, some).float().log_softmax(dim=-1)
-            for model, own in zip(self.models, decoded, strict=True)]
+    def log_probabilities(self, decoded: list[Any], some: slice) -> Tensor:
+        """Of the next token: (N', V)."""
+        each = [model.log_probabilities(own, some) for model, own in zip(self.models, decoded, strict=True)]
         return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from translator.attention import padding_mask
 from translator.batching import collate
@@ -23,15 +23,13 @@ class Decoder(Protocol):
     """What is asked of a model; `translator.model.Transformer` says what each does."""
 
     @property
-    def output(self) -> nn.Module: ...
-
-    @property
     def aligned_layer(self) -> int: ...
 
     def encode(self, source: Tensor) -> Tensor: ...
     def decode(
         self, target: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]: ...
+    def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,11 @@ class Rating:
         return math.fsum(self.log_probabilities)
 
 
-def _log_probabilities(output: nn.Module, hidden: Tensor, tokens: Tensor) -> Tensor:
+def _log_probabilities(model: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
     """Of each of tokens (B, T) after hidden (B, T, D); the whole vocabulary's are worked out for some at a time."""
-    parts = []
-    for rows, chosen in zip(
-            hidden.flatten(0, 1).split(ROWS_AT_ONCE), tokens.flatten().split(ROWS_AT_ONCE), strict=True):
-        logits = output(rows).float()
-        parts.append(logits.gather(1, chosen[:, None]).squeeze(1) - logits.logsumexp(dim=1))
-    return torch.cat(parts).view_as(tokens)
+    rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
+    some = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]
+    return torch.cat([model.log_probabilities(rows, each).gather(1, chosen[each]) for each in some]).view_as(tokens)
 
 
 @torch.inference_mode()
@@ -66,7 +61,7 @@ def rate(
     probabilities, attention = [], []
     for model in models:
         hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, need_weights=True)
-        probabilities.append(_log_probabilities(model.output, hidden, batch.target_out))
+        probabilities.append(_log_probabilities(model, hidden, batch.target_out))
         attention.append(weights[model.aligned_layer].float().mean(dim=1))
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
     together = torch.stack(attention).mean(dim=0)  # (B, T, S)

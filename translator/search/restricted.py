@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from translator.config import SearchConfig
 from translator.cpu import onednn
-from translator.linear import some_outputs
+from translator.linear import log_probabilities, some_outputs
 from translator.open_rows import OpenRows
 from translator.search.engine import Model, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis
@@ -79,10 +79,11 @@ class _Restricted:
         hidden = self.model.decode_step(self.pieces[tokens], state.inner, rows)
         return hidden, state.ruled_out, rows.sentences(tokens.device)
 
-    def logits(self, decoded: tuple[Tensor, Tensor, Tensor], some: slice) -> Tensor:
+    def log_probabilities(self, decoded: tuple[Tensor, Tensor, Tensor], some: slice) -> Tensor:
         hidden, ruled_out, sentences = decoded
         with onednn(len(hidden) > 1):
-            return self.output(hidden[some]) + ruled_out[sentences[some]]
+            logits = self.output(hidden[some])
+        return log_probabilities(logits + ruled_out[sentences[some]])
 
 
 class _State:

@@ -214,9 +214,9 @@ class Transformer(nn.Module):
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
     def decode_step(self, tokens: Tensor, state: DecoderState, rows: OpenRows | None = None) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, K); (N, D), of which `log_probabilities` tells the next. Updates `state`.
+        """Feed the newest token of every hypothesis, (B, K); (N, D), of which `log_probabilities` tells the next.
 
-        rows: the N hypotheses that will be gone on with, by default all.
+        Updates `state`. rows: the N hypotheses that will be gone on with, by default all.
         """
         rows = OpenRows(*tokens.shape) if rows is None else rows
         with onednn(len(rows) > 1):  # which takes longer to begin than others take for a row

@@ -37,7 +37,7 @@ class Interruptible:
     def __init__(self, model: Model, before_step: Callable[[], None]) -> None:
         self._model = model
         self._before_step = before_step
-        self.encode, self.start, self.logits = model.encode, model.start, model.logits
+        self.encode, self.start, self.log_probabilities = model.encode, model.start, model.log_probabilities
 
     def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any:
         self._before_step()

@@ -14,8 +14,8 @@ from translator.int8 import Int8Linear, in_int8
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# Where the number of a product's outputs is a multiple of this, its rows begin and end where lines of a cache do. Other numbers,
-# as vocabularies have, took a processor 1.2 to 1.45 times as long.
+# Where the number of a product's outputs is a multiple of this, its rows begin and end where lines of a cache do. Numbers just
+# below, as vocabularies may have, took 1.2 to 1.45 times as long.
 OUTPUTS_TOGETHER = 2**6
 
 

@@ -238,8 +238,7 @@ class Transformer(nn.Module):
         """Of the next token after some of the rows (N, D) that have been decoded: (N', V or more), -inf beyond V."""
         with onednn(len(decoded) > 1):
             logits = self.output(decoded[some])
-        if logits.size(1) > self.target_vocab:
-            logits[:, self.target_vocab :] = -torch.inf
+        logits[:, self.target_vocab :] = -torch.inf
         return log_probabilities(logits)
 
     @property

@@ -40,8 +40,9 @@ from translator.trainer import Trainer, new_model
 from translator.workers import Job
 
 PRECISIONS: list[DecodingPrecision] = ["fp32", "bf16", "int8"]
-OF_TRAINING = ("updates", "trace")
-OF_DECODING = ("decode_in", "beside", "workers", "sentences")
+OF_TRAINING: tuple[str, ...] = ("updates", "trace")
+OF_DECODING: tuple[str, ...] = ("decode_in", "beside", "workers", "sentences")
+OF_BOTH: tuple[str, ...] = ("run", "repeats", "output")
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -91,8 +92,15 @@ def main() -> None:
 
 
 def require_wanted(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """UserError for flags that change nothing of what is to be measured."""
-    idle, what = (OF_TRAINING, "training; without --run") if options.run else (OF_DECODING, "decoding; give --run RUN")
+    """UserError for what changes nothing of what is to be measured or compared."""
+    if options.compare:
+        if options.overrides:
+            raise UserError(f"{options.overrides[0]}: is for measuring; leave it out with --compare")
+        idle, what = OF_TRAINING + OF_DECODING + OF_BOTH, "measuring; leave it out with --compare"
+    elif options.run:
+        idle, what = OF_TRAINING, "training; without --run"
+    else:
+        idle, what = OF_DECODING, "decoding; give --run RUN"
     for name in idle:
         if getattr(options, name) != parser.get_default(name):
             raise UserError(f"--{name.replace('_', '-')}: is for {what}")

@@ -129,6 +129,8 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert compared.returncode == 0
     assert {line.split()[-2] for line in compared.stdout.decode().splitlines()} == {"1.00"}
     assert_user_error(script("benchmark", "--compare", str(report), str(data)), str(data))
+    for ignored in ("--repeats=2", "--workers=2", "model=tiny"):
+        assert_user_error(script("benchmark", "--compare", str(report), str(report), ignored), ignored.split("=")[0])
     assert_user_error(script("benchmark", "modle=tiny"), "modle")
     assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
     assert_user_error(script("benchmark", "--beside=ctranslate2", "device=cpu"), "--beside")

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -111,8 +112,10 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
     fetch_default(config.data.path)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
     model = new_model(config, corpus).to(device)
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)) as trainer,
+    ):
         say(f"training {options.repeats} x {options.updates} updates")
         return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
 

@@ -8,7 +8,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
+from translator.building import from_hydra, named_options
 from translator.config import RunConfig
 from translator.console import say
 from translator.errors import UserError, one_line_errors
@@ -22,7 +22,7 @@ from translator.run_folder import RunFolder
 def main(composed: DictConfig) -> None:
     if not composed.init:
         raise UserError("init names no model to import; give FROM=FOLDER, or the id of one on the hub")
-    named = [override.split("=")[0] for override in HydraConfig.get().overrides.task]
+    named = named_options(HydraConfig.get().overrides.task)
     if not {"data.source", "data.target"} <= set(named):
         raise UserError('data.source and data.target: say which languages it is for: ARGS="data.source=en data.target=de"')
     config = from_hydra(RunConfig, composed)

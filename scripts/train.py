@@ -13,7 +13,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from translator.building import by_dotted_name, from_hydra
+from translator.building import by_dotted_name, from_hydra, named_options
 from translator.capacity import MOST, fitting_batch_tokens
 from translator.config import RunConfig
 from translator.console import say
@@ -52,7 +52,7 @@ TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less 
 def main(composed: DictConfig) -> None:
     with one_line_errors():  # no decorator: launchers of Hydra's pickle this function
         config = from_hydra(RunConfig, composed)
-        named = [override.split("=")[0] for override in HydraConfig.get().overrides.task]
+        named = named_options(HydraConfig.get().overrides.task)
         tune_cpu(training=True)
         folder = RunFolder(Path(config.runs) / config.name)
         with (

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import torch
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from translator.building import from_hydra
 from translator.commands import TranslateConfig
 from translator.cpu import tune_cpu
-from translator.device import DecodingPrecision, resolve_device, resolve_precision
+from translator.device import resolve_device, settled_precision
 from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
 from translator.lines import (
     Format,
@@ -49,16 +48,10 @@ def main(composed: DictConfig) -> None:
     if config.details and format_of(config.output, config.output_format) == "text":
         raise UserError("details=true: is told in jsonl alone; add output_format=jsonl, or name an output that ends in .jsonl")
     runs = tuple(map(str, chosen_runs(config.run, config.runs)))
-    job = Job(runs, config.device, settled_precision(config), config.search, config.details)
+    precision = settled_precision(config.precision, resolve_device(config.device))  # workers and a later start must agree on it
+    job = Job(runs, config.device, precision, config.search, config.details)
     if score_lines(config, job) if config.translations else translate_lines(config, job):
         sys.exit(USER_ERROR_EXIT_CODE)
-
-
-def settled_precision(config: TranslateConfig) -> DecodingPrecision:
-    """The precision, measured once if it is to be: workers and a later start must agree on it."""
-    if config.precision != "auto":
-        return config.precision
-    return "bf16" if resolve_precision("auto", resolve_device(config.device)) == torch.bfloat16 else "fp32"
 
 
 def translate_lines(config: TranslateConfig, job: Job) -> int:
@@ -67,9 +60,7 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
     asked: deque[tuple[int, Line]] = deque()  # with their numbers
     with open_input(config.input) as file, progress(config) as bar:
         again = config.input is not None and Path(config.input).is_file()  # it can be read again, unlike a pipe
-        output = Output(config.output, shaping(config, job) if again else None, read=[config.input, config.search.terminology])
-        if output.done:
-            tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
+        output = take_up(config, shaping(config, job) if again else None, config.search.terminology)
 
         def requests() -> Iterator[list[Request]]:
             read = 0
@@ -107,6 +98,14 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
     return output.refused
 
 
+def take_up(config: TranslateConfig, shaped: dict[str, Any] | None, *read: str | None) -> Output:
+    """The output, gone on with where all that shapes it is known and the same. `read`: files that are, beside the input."""
+    output = Output(config.output, shaped, read=[config.input, *read])
+    if output.done:
+        tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)
+    return output
+
+
 def shaping(config: TranslateConfig, job: Job) -> dict[str, Any]:
     """All that shapes the lines of the output, by the options' names."""
     runs = [RunFolder(run) for run in job.runs]
@@ -134,13 +133,16 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
         config.search.plain(config.search.beam_size), "changes nothing of translations that are given")
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
     given_form = format_of(config.translations, "auto")
-    refusals = number = 0
+    again = all(name is not None and Path(name).is_file() for name in (config.input, config.translations))
+    shaped = shaping(config, job) | {"translations": changes(config.translations)} if again else None
+    output = take_up(config, shaped, config.translations)
     with open_input(config.input) as file, open_input(config.translations, "translations") as given:
         translator = job.load()
         pairs = itertools.zip_longest(
             itertools.chain.from_iterable(arriving_lines(file, config.input)),
             itertools.chain.from_iterable(arriving_lines(given, config.translations, "translations")))
-        with Output(config.output, read=[config.input, config.translations]).opened() as output:
+        number = sum(1 for _ in itertools.islice(pairs, output.done))
+        with output.opened() as written:
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines = [parse(source, form) for source, target in chunk if source is not None and target is not None]
                 read = [texts_of(line, target, given_form) for line, (_, target) in zip(lines, chunk, strict=False)]
@@ -149,14 +151,14 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
                     number += 1
                     trouble = unread or ("" if told else "too long, or in no language of the model; not scored")
                     if trouble:
-                        refusals += 1
+                        output.note_refused(number)
                         print(f"line {number}: {trouble}", file=sys.stderr)
-                    output.write(score_answer(line, target, None if trouble else told, trouble, output_form))
-                output.flush()
+                    written.write(score_answer(line, target, None if trouble else told, trouble, output_form))
+                written.flush()
                 if len(lines) < len(chunk):
                     short = config.translations if chunk[len(lines)][1] is None else config.input or "stdin"
                     raise UserError(f"{short}: ends before line {number + 1:,}; every source needs one translation")
-    return refusals
+    return output.refused
 
 
 def texts_of(line: Line, given: bytes, form: Format) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 
@@ -13,11 +14,13 @@ from tests.conftest import assert_user_error, composed, model_config, random_mod
 from translator.attention import padding_mask
 from translator.attention_maps import attention_maps
 from translator.batching import collate
-from translator.building import from_hydra
+from translator.building import from_hydra, to_yaml
 from translator.commands import PlotAttentionConfig
 from translator.errors import UserError
 from translator.plots import draw_attention, png, undrawn
+from translator.run_folder import RunFolder
 from translator.tokenizer import EOS_ID, PAD_ID
+from translator.translate import Translator
 
 SOURCE, TARGET = [5, 9, 14, 7, 21, EOS_ID], [8, 30, 6, EOS_ID]
 NASTY = "It's \"so\": $5, $(whoami), ${x} and `ls`, 50 % \\n; a=b, [c] #1"
@@ -83,6 +86,16 @@ def test_more_than_can_be_shown_is_refused():
     panels = {str(number): torch.ones(300, 300) for number in range(8)}
     with pytest.raises(UserError, match="shorter sentence"):
         draw_attention(panels, ["x"] * 300, ["y"] * 300, columns=8)
+
+
+def test_a_model_that_is_loaded_has_no_dropout(run_folder, tmp_path):
+    folder = RunFolder(shutil.copytree(run_folder, tmp_path / "tiny"))
+    config = folder.load_config()
+    model = dataclasses.replace(config.model, dropout=0.5)
+    folder.config_file.write_text(to_yaml(dataclasses.replace(config, model=model)))
+    [model] = Translator(folder.path, device="cpu").models
+    first, second = (attention_maps(model, [5, 6, EOS_ID], [7, EOS_ID]) for _ in range(2))
+    torch.testing.assert_close(first.cross, second.cross, rtol=0, atol=0)
 
 
 def test_every_attention_as_a_picture(script, run_folder, tmp_path):

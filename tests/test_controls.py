@@ -91,6 +91,7 @@ def test_rules_that_leave_nothing_refuse_the_line(translator):
 
 def test_words_of_scripts_without_spaces_need_no_boundary():
     assert whole_words("東京").search("私は東京に住む")
+    assert whole_words("\U00020b9f").search("\U00020b9f\U00020b9f")  # a character of everyday Japanese beyond 16 bits
     assert whole_words("Tokyo").search("私はTokyoに住む")
     assert not whole_words("zwei").search("zweite")
     assert whole_words("zwei", "zwei Häuser").search("die zwei Häuser")[0] == "zwei Häuser"
@@ -450,6 +451,13 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     assert b"line 2: translation: not UTF-8 at byte 1; not scored" in short.stderr
     assert b"de.txt: ends before line 3" in short.stderr
     assert [bool(line) for line in short.stdout.split(b"\n")] == [True, False, False]
+    partial = tmp_path / "scores.txt.partial"
+    run(script, trained_folder, *files, f"output={tmp_path / 'scores.txt'}")
+    assert partial.read_bytes() == short.stdout
+    partial.write_bytes(short.stdout[:-4])
+    resumed = run(script, trained_folder, *files, f"output={tmp_path / 'scores.txt'}")
+    assert partial.read_bytes() == short.stdout
+    assert b"ends before line 3" in resumed.stderr
 
 
 def test_several_runs_on_the_command_line(script, trained_folder, translator):

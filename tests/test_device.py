@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from translator.device import DecodingPrecision, resolve_device
 from translator.errors import UserError
 from translator.linear import convert
 from translator.memory import OutOfMemory, telling_of_memory
+from translator.model import Transformer
+from translator.translate import Translator
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
@@ -75,6 +78,15 @@ def test_a_device_that_is_not_there_is_named() -> None:
 
 class BackendError(RuntimeError):
     """As PyTorch's compiler and its collectives have them."""
+
+
+def test_a_device_that_is_full_is_told_as_a_model_is_loaded(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Transformer, "to", full)
+    with pytest.raises(OutOfMemory, match="device=cpu"):
+        Translator(run_folder, device="cpu")
 
 
 @pytest.mark.parametrize(("error", "of_memory"), [

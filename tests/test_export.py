@@ -352,6 +352,16 @@ def test_the_card_tells_scores_languages_and_the_licence_of_the_data(run_folder,
     assert str(tmp_path) not in str(card)
 
 
+@pytest.mark.parametrize("scores", ["{", "null", "[]", '{"scores": {"bleu": {}}}', '{"scores": {}}'])
+def test_damaged_scores_are_told_by_their_file(scores, run_folder, tmp_path):
+    folder = shutil.copytree(run_folder, tmp_path / "tiny")
+    (folder / "evaluation-test").mkdir()
+    (folder / "evaluation-test" / "scores.json").write_text(scores)
+    decoding = Decoding.nearest(search_config(), RunFolder(folder).load_config().model, 15)
+    with pytest.raises(UserError, match=r"evaluation-test/scores\.json: damaged"):
+        model_card(RunFolder(folder), decoding, "use()\n", "transformers")
+
+
 def test_the_nearest_penalty_orders_outputs_of_like_length_alike():
     """By gnmt and by its stand-in, two outputs that differ by a token or two."""
     search = search_config(length_penalty=1.0)

@@ -54,7 +54,7 @@ def test_value_and_gradients_are_those_of_the_definition(smoothing):
 def test_two_passes_weigh_half_each_and_r_drop_adds_their_disagreement(r_drop):
     hidden, weight, targets = example(tokens=26)
     targets = targets[:13]
-    loss, nll = projected_cross_entropy(hidden, weight, targets, smoothing=0.1, r_drop=r_drop)
+    loss, nll = projected_cross_entropy(hidden, weight, targets, passes=2, smoothing=0.1, r_drop=r_drop)
     ours = torch.autograd.grad(loss, (hidden, weight))
     log_p1, log_p2 = (hidden @ weight.T).log_softmax(-1).chunk(2)
     divergence = (F.kl_div(log_p1, log_p2, log_target=True, reduction="sum")
@@ -130,7 +130,7 @@ def test_without_gradients_it_computes_none():
 def test_a_bias_is_a_weight_of_a_hidden_one(smoothing, r_drop):
     hidden, weight, targets = example(tokens=26)
     bias = torch.randn(len(weight), requires_grad=True)
-    options = {"smoothing": smoothing, "r_drop": r_drop}
+    options = {"passes": 2, "smoothing": smoothing, "r_drop": r_drop}
     loss, nll = projected_cross_entropy(hidden, weight, targets[:13], bias=bias, **options)
     ours = torch.autograd.grad(loss, (hidden, weight, bias))
     with_one, wider = torch.cat([hidden, torch.ones(26, 1)], dim=1), torch.cat([weight, bias[:, None]], dim=1)

@@ -292,6 +292,7 @@ def test_a_run_is_started_from_another(script: Script, run_folder, tmp_path):
     assert runs[0] == runs[1]  # after updates of next to nothing
     assert_user_error(script("train", *options[1:]), "init=None", str(run_folder))
     assert_user_error(script("train", *options, "name=other", "model=base"), "model.d_model=512", str(run_folder))
+    assert_user_error(script("train", *options, "name=other", "++model.d_ff=64"), "model.d_ff=64", str(run_folder))
 
 
 @pytest.mark.parametrize("option", ["tokenizer.vocab_size=300", "model.d_ff=64", "tokenizer=bpe", "model=big"])

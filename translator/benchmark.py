@@ -204,6 +204,7 @@ def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None
         _train(trainer, batches, PROFILED_UPDATES)
     trainer.updater.phase = usual
     if trace is not None:
+        trace.parent.mkdir(parents=True, exist_ok=True)
         recorded.export_chrome_trace(str(trace))
     spent = {event.key: event.cpu_time_total for event in recorded.key_averages() if event.key in PHASES}
     return {f"share_{name}": spent[name] / sum(spent.values()) for name in PHASES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,6 +23,11 @@ MOST_NESTED = 20
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
     """The dataclass `cls` of a composed Hydra configuration; UserError names the option that does not fit."""
     return build(cls, OmegaConf.to_container(composed, resolve=True))
+
+
+def named_options(overrides: Iterable[str]) -> list[str]:
+    """The options that overrides as Hydra takes them, such as `++model.d_ff=64`, set."""
+    return [override.lstrip("+").split("=")[0] for override in overrides]
 
 
 def read_yaml(path: Path) -> Any:
@@ -62,11 +67,10 @@ def build(cls: type[Config], values: Any, where: str = "") -> Config:
     for key in values:
         if key not in hints:
             raise UserError(no_such_option(str(key), where, hints))
-    values = {key: vars(cls)[key] for key in hints if key in vars(cls)} | dict(values)  # where the class has a default
-    missing = [key for key in hints if key not in values]
-    if missing:
-        raise UserError(f"{where}{missing[0]}: this option is missing")
-    return cls(**{key: _convert(hint, values[key], where + key) for key, hint in hints.items()})
+    for option in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if option.name not in values and option.default is dataclasses.MISSING:
+            raise UserError(f"{where}{option.name}: this option is missing")
+    return cls(**{key: _convert(hints[key], value, where + key) for key, value in values.items()})
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

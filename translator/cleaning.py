@@ -16,7 +16,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from translator.config import DataConfig
-from translator.errors import UserError
+from translator.errors import UserError, one_line
 from translator.languages import split_tag
 from translator.pool import InOrder, alone
 
@@ -129,7 +129,7 @@ class Judge:
             elif raw in self.held_out.cut:
                 cut.append(raw)
             else:
-                pair = single_spaced(raw[0]), single_spaced(raw[1])
+                pair = one_line(raw[0]), one_line(raw[1])
                 if cause := self._cause(pair):
                     dropped.append((cause, *pair))
                 else:
@@ -237,17 +237,12 @@ def table_of(pairs: Sequence[Pair]) -> pa.Table:
 
 def same_sentence(text: str) -> str:
     """The same text for those that differ in case, white space, compatible characters or the language's tag alone."""
-    return single_spaced(unicodedata.normalize("NFKC", split_tag(text)[1]).casefold())
+    return one_line(unicodedata.normalize("NFKC", split_tag(text)[1]).casefold())
 
 
 def _pair_key(pair: Pair) -> int:
     # 64 bits: of 370,000 corpora of ten million pairs each, one has two that share a number by chance.
     return int.from_bytes(hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest(), "big")
-
-
-def single_spaced(text: str) -> str:
-    """`text` with a single space for every run of white space, line breaks among it, and none at its ends."""
-    return " ".join(text.split())
 
 
 def _ratio(source: str, target: str) -> float:

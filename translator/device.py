@@ -34,9 +34,12 @@ def resolve_device(name: str) -> torch.device:
 
 def resolve_precision(name: Precision | Literal["auto"], device: torch.device) -> torch.dtype:
     """The dtype of matrix products; auto is bf16 where a short measurement finds it clearly faster than float32."""
-    if name == "auto":
-        name = "bf16" if _bf16_speedup(device) >= WORTHWHILE_SPEEDUP else "fp32"
-    return PRECISIONS[name]
+    return PRECISIONS[_faster_precision(device) if name == "auto" else name]
+
+
+def settled_precision(name: DecodingPrecision | Literal["auto"], device: torch.device) -> DecodingPrecision:
+    """The precision of decoding, auto as `resolve_precision` has it."""
+    return _faster_precision(device) if name == "auto" else name
 
 
 def name_of_precision(precision: torch.dtype) -> Precision:
@@ -58,6 +61,10 @@ def product_precision(x: Tensor) -> torch.dtype:
 def in_product_precision(x: Tensor) -> Tensor:
     """x as `autocast` would convert it for each product that takes it: here once for all of them."""
     return x.to(product_precision(x))
+
+
+def _faster_precision(device: torch.device) -> Literal["fp32", "bf16"]:
+    return "bf16" if _bf16_speedup(device) >= WORTHWHILE_SPEEDUP else "fp32"
 
 
 @cache

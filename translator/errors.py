@@ -64,7 +64,7 @@ def no_such_option(name: str, where: str, names: Iterable[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space, line breaks among them, as a single space."""
+    """`text` with a single space for every run of white space, line breaks among it, and none at its ends."""
     return " ".join(text.split())
 
 

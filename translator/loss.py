@@ -26,14 +26,15 @@ TOKENS_TOGETHER = 2**6
 
 
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, passes: int = 1, bias: Tensor | None = None, smoothing: float = 0.0,
+    r_drop: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The cross-entropy of softmax(hidden weight^T + bias) to (1 - smoothing) x one-hot + smoothing x uniform, over N tokens.
 
     hidden (N, D), weight (V, D), bias (V,), targets (N,) -> its sum, and the plain sum of -log p(target) that perplexity is
     made of and that has no gradient; both scalars in float32. Products run in autocast's precision.
 
-    hidden (2 N, D) holds two passes over the same tokens, one after the other: both figures are then their mean, and
+    With passes=2 hidden (2 N, D) holds two over the same tokens, one after the other: both figures are then their mean, and
     `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
 
@@ -41,10 +42,10 @@ def projected_cross_entropy(
     it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
     """
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    passes = hidden.unflatten(0, (len(hidden) // max(1, len(targets)) or 1, len(targets)))
+    of_passes = hidden.unflatten(0, (passes, len(targets)))
     loss, nll = _ProjectedCrossEntropy.apply(
-        passes, weight, bias, targets, smoothing, r_drop, product_precision(hidden), needs_gradient)
-    return loss / len(passes), nll.detach() / len(passes)
+        of_passes, weight, bias, targets, smoothing, r_drop, product_precision(hidden), needs_gradient)
+    return loss / passes, nll.detach() / passes
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
+from translator.writing import UNSPACED
+
 LOWER_IS_BETTER = {"ter", "loss", "perplexity"}
-# A word, or a letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0002fa1f"
+# A word, or a letter of a script that puts no spaces between words.
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # Upper bounds, in source words, of the groups that `scores_by_length` makes; the last has none.
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)

@@ -144,6 +144,7 @@ class Transformer(nn.Module):
 
     def for_decoding(self) -> Transformer:
         """This model, not to be trained again: with an output projection of its own, and maps joined in attention."""
+        self.eval()
         own = self.projection()
         self.output = linear_of(evened(own.weight), None if own.bias is None else evened(own.bias))
         for layer in list(self.modules()):

@@ -17,12 +17,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from translator.attention_maps import attention_maps
+from translator.attention_maps import cross_attention
 from translator.building import by_dotted_name
 from translator.commands import ReportConfig
 from translator.config import RunConfig
 from translator.console import say
-from translator.device import resolve_device
+from translator.device import resolve_device, settled_precision
 from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate
@@ -33,7 +33,6 @@ from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, S
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.run_folder import RunFolder
 from translator.state import Outcome, TrainingState, outcome_of, state_of
-from translator.tokenizer import EOS_ID
 from translator.tracking import read_history
 from translator.translate import Translator
 from translator.translation import Request
@@ -136,6 +135,7 @@ class Map:
 def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     """Write the page about a run to `folder`, and its pictures beside it; the page's file."""
     device = resolve_device(options.device)
+    options = dataclasses.replace(options, precision=settled_precision(options.precision, device))
     paths = [own, Path(options.against)] if options.against else [own]
     require_comparable(paths, options.direction)
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,11 +231,11 @@ def maps_of(run: Run) -> Iterator[Map]:
             return
         if translation.sentences > 1 or not translation.hypotheses:
             continue
-        pair = tokenizers[0].encode([text])[0], [*translation.hypotheses[0].ids, EOS_ID]
+        [pair] = translation.pairs
         if max(map(len, pair)) > MAP_TOKENS:
             continue
         shown += 1
-        weights = attention_maps(model, *pair).cross[model.aligned_layer].mean(dim=0)
+        weights = cross_attention(model, *pair)[model.aligned_layer].mean(dim=0)
         source, target = (tokenizer.pieces(ids) for tokenizer, ids in zip(tokenizers, pair, strict=True))
         figure = draw_attention({"": weights}, source, target, columns=1)
         yield Map(

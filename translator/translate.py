@@ -65,9 +65,10 @@ class Translator:
             weights = folder.load_weights()
             with torch.device("meta"):  # where a model takes no memory, whatever sizes config.yaml says
                 require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
-            model = Transformer(config.model, *map(len, tokenizers))
-            load_into(model, weights, folder.model_file)
-            models.append(bare(convert(model.to(where).for_decoding(), precision)))
+            with telling_of_memory(f"{run} does not fit beside what {where.type} holds already; free some, or use device=cpu"):
+                model = Transformer(config.model, *map(len, tokenizers))
+                load_into(model, weights, folder.model_file)
+                models.append(bare(convert(model.to(where).for_decoding(), precision)))
         if not models:
             raise ValueError("no run folder given")
         self._folder = RunFolder(runs[0])

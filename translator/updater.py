@@ -144,5 +144,5 @@ class _Loss(nn.Module):
             source.repeat(passes, 1), target_in.repeat(passes, 1),
             torch.cat([real + number * target_in.numel() for number in range(passes)]))
         return projected_cross_entropy(
-            hidden, self.model.output.weight, target_out.flatten()[real], bias=self.model.output.bias,
+            hidden, self.model.output.weight, target_out.flatten()[real], passes=passes, bias=self.model.output.bias,
             smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from functools import cache
 
 # Thai to Burmese, Khmer, kana, Han: their letters neither begin nor end a word.
-UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f"
 # Kana, Han and their marks: no space parts sentences either.
-_EAST_ASIAN = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60]")
+_EAST_ASIAN = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0002fa1f]")
 
 
 def is_unspaced(character: str) -> bool:

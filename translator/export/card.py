@@ -61,13 +61,13 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
     licence, dataset = _data_card(data) if trained else (None, None)
     corpus = dataset or (Path(data.path).name if data.path else "files")
-    evaluation = _evaluation(folder)
+    scores, results = _evaluation(folder, corpus)
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     metadata = ModelCardData(
         model_name=name, language=codes or None, license=licence, library_name=library, pipeline_tag="translation",
         base_model=of_hub,
-        datasets=[dataset] if dataset else None, metrics=list(evaluation.get("scores", {})) or None,
-        eval_results=_results(corpus, evaluation) or None)
+        datasets=[dataset] if dataset else None, metrics=[result.metric_type for result in results] or None,
+        eval_results=results or None)
     origin = f"Its weights began as those of `{began_as}`, whose licence holds. " if began_as else ""
     if trained:
         origin += f"It was trained on `{corpus}`" + (f" (licence: {licence})." if licence else ".")
@@ -76,18 +76,19 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
         metadata=metadata.to_yaml(), name=name, model=config.model, origin=origin.strip(),
         languages=", ".join(" to ".join(direction) for direction in data.directions),
         tags=TAGS.format(tags=", ".join(data.tags)) if data.tags else "",
-        scores=_scores(evaluation) if evaluation else "", usage=usage, positions=decoding.positions,
+        scores=scores, usage=usage, positions=decoding.positions,
         penalty=PENALTY.format(gnmt=search.length_penalty, power=decoding.length_penalty) if is_gnmt else "")
 
 
-def _evaluation(folder: RunFolder) -> dict[str, Any]:
-    """What `make evaluate` found on the test split; nothing where it has not been asked."""
+def _evaluation(folder: RunFolder, corpus: str) -> tuple[str, list[EvalResult]]:
+    """What `make evaluate` found on the test split, for readers and for the hub; nothing where it has not been asked."""
     file = folder.path / "evaluation-test" / "scores.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        evaluation = json.loads(file.read_text(encoding="utf-8"))
+        return _scores(evaluation), _results(corpus, evaluation)
     except FileNotFoundError:
-        return {}
-    except ValueError as error:
+        return "", []
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{file}: damaged: {error}; `make evaluate` writes it anew") from error
 
 
@@ -101,7 +102,7 @@ def _results(corpus: str, evaluation: dict[str, Any]) -> list[EvalResult]:
         EvalResult(
             task_type="translation", dataset_type=corpus, dataset_name=corpus, dataset_split="test", metric_type=metric,
             metric_name=score["name"], metric_value=round(score["value"], 2), metric_args={"signature": score["signature"]})
-        for metric, score in evaluation.get("scores", {}).items()]
+        for metric, score in evaluation["scores"].items()]
 
 
 def _data_card(data: DataConfig) -> tuple[str | None, str | None]:

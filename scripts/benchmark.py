@@ -41,9 +41,8 @@ from translator.trainer import Trainer, new_model
 from translator.workers import Job
 
 PRECISIONS: list[DecodingPrecision] = ["fp32", "bf16", "int8"]
-OF_TRAINING: tuple[str, ...] = ("updates", "trace")
-OF_DECODING: tuple[str, ...] = ("decode_in", "beside", "workers", "sentences")
-OF_BOTH: tuple[str, ...] = ("run", "repeats", "output")
+OF_TRAINING = ("updates", "trace")
+OF_DECODING = ("decode_in", "beside", "workers", "sentences")
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -94,10 +93,12 @@ def main() -> None:
 
 def require_wanted(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """UserError for what changes nothing of what is to be measured or compared."""
+    idle: Sequence[str]
     if options.compare:
         if options.overrides:
             raise UserError(f"{options.overrides[0]}: is for measuring; leave it out with --compare")
-        idle, what = OF_TRAINING + OF_DECODING + OF_BOTH, "measuring; leave it out with --compare"
+        idle = [name for name in vars(options) if name not in ("compare", "overrides")]
+        what = "measuring; leave it out with --compare"
     elif options.run:
         idle, what = OF_TRAINING, "training; without --run"
     else:

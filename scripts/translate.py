@@ -99,7 +99,7 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
 
 
 def take_up(config: TranslateConfig, shaped: dict[str, Any] | None, *read: str | None) -> Output:
-    """The output, gone on with where all that shapes it is known and the same. `read`: files that are, beside the input."""
+    """The output, gone on with where all that shapes it is known and the same. `read`: what it is made of besides the input."""
     output = Output(config.output, shaped, read=[config.input, *read])
     if output.done:
         tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)

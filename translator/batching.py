@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -85,17 +87,25 @@ def empty_batch() -> Batch:
 
 def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
     """Sequences of ids as one tensor (B, longest), padded at the end."""
-    padded = np.full((len(sequences), max(map(len, sequences))), PAD_ID, dtype=np.int64)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return torch.from_numpy(padded)
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    return _padded(lengths, np.fromiter(itertools.chain.from_iterable(sequences), np.int64, lengths.sum()))
 
 
 def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Batch:
     """A batch of sentence pairs, every sequence ending in EOS."""
-    target_out = pad(target_ids)
-    target_in = torch.cat([torch.full((len(target_ids), 1), BOS_ID), target_out[:, :-1]], dim=1)
-    return Batch(pad(source_ids), target_in, target_out, sum(map(len, target_ids)))
+    return _batch(pad(source_ids), pad(target_ids))
+
+
+def _batch(source: Tensor, target_out: Tensor) -> Batch:
+    target_in = torch.cat([torch.full((len(target_out), 1), BOS_ID), target_out[:, :-1]], dim=1)
+    return Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()))
+
+
+def _padded(lengths: np.ndarray, ids: np.ndarray) -> Tensor:
+    """The ids of sequences of these lengths (B,), one after the other: (B, longest)."""
+    padded = np.full((len(lengths), lengths.max()), PAD_ID, dtype=np.int64)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = ids
+    return torch.from_numpy(padded)
 
 
 class BatchSource:
@@ -124,6 +134,7 @@ class BatchSource:
         self.seed = seed
         self.longest = max_tokens if longest is None else longest
         self.sampling = sampling
+        self._ids = dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
         lengths = dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
         growth = self._growth() if sampling else 1.0
         self._source_lengths = self._grown(lengths["source_length"].to_numpy(), growth)
@@ -153,9 +164,11 @@ class BatchSource:
         return self._batch(plan[by_size[round(quantile * (len(plan) - 1))]], seed=0)
 
     def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
+        if not self.sampling:  # never as Python's lists, which take longer to make than a GPU takes for an update
+            sides = self._ids[rows.tolist()]
+            return _batch(*(
+                _padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy()) for side in sides.columns))
         pairs = self.dataset[rows.tolist()]
-        if not self.sampling:
-            return collate(pairs["source_ids"], pairs["target_ids"])
         return collate(
             self._sample(pairs["source"], pairs["source_ids"], self.tokenizers[0], seed),
             self._sample(pairs["target"], pairs["target_ids"], self.tokenizers[1], seed))

@@ -18,17 +18,25 @@ PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch
 
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
-# Products between two readings of the clock on a GPU: one takes no longer than to ask for it.
-GPU_PRODUCTS = 50
+# Rows of the matrices by whose product precisions are compared, and such products between two readings of the clock. On a GPU
+# far more: beside other programs, to ask for a small product takes longer than the product itself.
+PROBE = {"cpu": (2**11, 1)}
+GPU_PROBE = (2**16, 10)
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; auto is cuda, else mps, else cpu. UserError where the machine has none such."""
+    """The device of that name; auto is cuda, else mps, else cpu. UserError where the machine has none such.
+
+    On a GPU attention is not left to cuDNN: it plans anew for every shape, and batches have ever new ones. On an H200 that made
+    an update of Transformer base take six times as long.
+    """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, present in available.items() if present)
     if not available[name]:
         raise UserError(f"device={name}: PyTorch finds no such device on this machine; use device=auto or device=cpu")
+    if name == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
 
 
@@ -71,13 +79,14 @@ def _faster_precision(device: torch.device) -> Literal["fp32", "bf16"]:
 def _bf16_speedup(device: torch.device) -> float:
     """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size; once a process."""
     seconds = {}
+    rows, products = PROBE.get(device.type, GPU_PROBE)
     for dtype in (torch.float32, torch.bfloat16):
-        left = torch.ones(2048, 512, device=device, dtype=dtype)
+        left = torch.ones(rows, 512, device=device, dtype=dtype)
         right = torch.ones(512, 512, device=device, dtype=dtype)
         runs = []
         for _ in range(5):  # the first pays for set-up; the fastest is the least disturbed
             start = time.perf_counter()
-            for _ in range(1 if device.type == "cpu" else GPU_PRODUCTS):
+            for _ in range(products):
                 product = left @ right
             float(product[0, 0])  # reading a number waits for the device
             runs.append(time.perf_counter() - start)

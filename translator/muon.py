@@ -44,20 +44,28 @@ class Muon(Optimizer):
     def step(self) -> None:  # type: ignore[override]
         """Update every matrix that has a gradient, those of one shape together."""
         for group in self.param_groups:
+            matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
+            if not matrices:
+                continue
+            gradients = [matrix.grad for matrix in matrices]
+            momenta = [self._momentum(matrix) for matrix in matrices]
+            # Of many matrices at once: on a GPU to ask for the work on one takes longer than that.
+            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
             directions: dict[torch.Size, dict[Tensor, Tensor]] = defaultdict(dict)
-            for matrix in group["params"]:
-                if matrix.grad is None:
-                    continue
-                state = self.state[matrix]
-                if not state:
-                    state["momentum_buffer"] = torch.zeros_like(matrix.grad)
-                momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
-                directions[matrix.shape][matrix] = matrix.grad.lerp(momentum, MOMENTUM)
+            for matrix, direction in zip(matrices, torch._foreach_lerp(gradients, momenta, MOMENTUM), strict=True):
+                directions[matrix.shape][matrix] = direction
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             for shape, of_shape in directions.items():
                 updates = divide(partial(orthogonalised, precision=self.precision), stacked(list(of_shape.values())))
-                for matrix, update in zip(of_shape, updates, strict=True):
-                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                    matrix.add_(held_like(update, matrix), alpha=-group["lr"] * 0.2 * math.sqrt(max(shape)))
+                updates = updates.to(torch.float32, memory_format=torch.contiguous_format)
+                held = [held_like(update, matrix) for matrix, update in zip(of_shape, updates, strict=True)]
+                torch._foreach_add_(list(of_shape), held, alpha=-group["lr"] * 0.2 * math.sqrt(max(shape)))
+
+    def _momentum(self, matrix: Tensor) -> Tensor:
+        state = self.state[matrix]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(matrix)
+        return state["momentum_buffer"]
 
 
 def orthogonalised(matrices: Tensor, precision: torch.dtype = torch.float32) -> Tensor:

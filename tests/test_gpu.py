@@ -1,0 +1,176 @@
+"""What holds on a CPU holds on a GPU too. Skipped, and so not shown, where there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import PAIRS, model_config, random_model, run_config, write_pairs
+from tests.test_model import VARIANTS
+from tests.toys import ids_of
+from translator.batching import Batch, collate, pad
+from translator.loss import projected_cross_entropy
+from translator.memory import OutOfMemory
+from translator.muon import orthogonalised
+from translator.search import search
+from translator.translate import Translator
+from translator.updater import Step, Updater
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: nothing was tried on one")
+
+GPU = torch.device("cuda")
+CLOSE = {"atol": 1e-4, "rtol": 1e-3}
+ON_GPU = ["device=cuda", "train.max_epochs=null", "train.max_minutes=null", "train.average=none", "tokenizer.vocab_size=320"]
+
+
+def batch_of(*lengths: tuple[int, int], seed: int = 1) -> Batch:
+    torch.manual_seed(seed)
+    sources, targets = ([torch.randint(4, 40, (n,)).tolist() for n in side] for side in zip(*lengths, strict=True))
+    return collate(sources, targets)
+
+
+def updater_of(device: torch.device, precision: torch.dtype = torch.float32, *overrides: str, **model: object) -> Updater:
+    config = run_config("optim.lr=1e-3", *overrides)
+    return Updater(random_model(model_config(**model)).to(device), config.optim, config.train, precision=precision)
+
+
+def steps_of(updater: Updater, number: int = 3) -> list[Step]:
+    batches = [batch_of((7, 9), (5, 3), (1, 12), (33, 30), seed=seed) for seed in range(2)]
+    return [updater.step(batches, 1e-3) for _ in range(number)]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_updates_are_those_of_a_cpu(changes: dict[str, Any]) -> None:
+    here, there = updater_of(GPU, **changes), updater_of(torch.device("cpu"), **changes)
+    for ours, theirs in zip(steps_of(here), steps_of(there), strict=True):
+        assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(theirs), rel=1e-3)
+
+
+@pytest.mark.parametrize("overrides", [("train.r_drop=5",), ("train.compile=true",), ("optim=adamw",)])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
+def test_so_they_are_in_every_precision_compiled_or_not(precision: torch.dtype, overrides: tuple[str, ...]) -> None:
+    exact = steps_of(updater_of(torch.device("cpu"), torch.float32, *overrides[:1] * ("compile" not in overrides[0])))
+    for ours, theirs in zip(steps_of(updater_of(GPU, precision, *overrides)), exact, strict=True):
+        tolerance = 1e-3 if precision == torch.float32 else 0.05
+        assert (ours.loss, ours.nll) == pytest.approx((theirs.loss, theirs.nll), rel=tolerance)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_an_update_waits_for_the_gpu_once(optimizer: str) -> None:
+    updater = updater_of(GPU, torch.bfloat16, f"optim={optimizer}")
+    steps_of(updater, 1)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            steps_of(updater, 2)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([warning for warning in told if "synchronizing" in str(warning.message)]) == 2
+
+
+def test_a_large_vocabulary_is_never_held_for_every_token() -> None:
+    """A pass over 64,000 words for each of 65,536 tokens would be 17 GB in float32."""
+    hidden = torch.randn(65_536, 64, device=GPU, requires_grad=True)
+    weight = torch.randn(64_000, 64, device=GPU, requires_grad=True)
+    torch.cuda.reset_peak_memory_stats()
+    loss, _ = projected_cross_entropy(hidden, weight, torch.randint(64_000, (65_536,), device=GPU), smoothing=0.1)
+    loss.backward()
+    assert torch.cuda.max_memory_allocated() < 8 * 2**30
+
+
+def test_orthogonalised_matrices_are_those_of_a_cpu() -> None:
+    matrices = torch.randn(3, 48, 96, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(orthogonalised(matrices.to(GPU)).cpu(), orthogonalised(matrices), **CLOSE)
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_steps_with_a_cache_equal_the_full_pass(changes: dict[str, Any]) -> None:
+    batch = batch_of((7, 9), (5, 3), (1, 12), (33, 30)).to(GPU)
+    source, target = batch.source, batch.target_in
+    model = random_model(model_config(**changes)).to(GPU)
+    full = model(source, target)
+    state = model.start(model.encode(source), source != 0)
+    state.reorder(torch.zeros(len(source), 3, dtype=torch.long, device=GPU))  # three hypotheses, then one by one descent
+    for t in range(target.size(1)):
+        tokens = target[:, t : t + 1].expand(-1, 3)
+        logits = model.output(model.decode_step(tokens, state)).unflatten(0, tokens.shape)
+        torch.testing.assert_close(logits, full[:, t, None].expand_as(logits), **CLOSE)
+        state.reorder(torch.randint(0, 3, tokens.shape, device=GPU))
+
+
+@pytest.mark.parametrize("options", [
+    (), ("search=greedy",), ("search.n_best=5",), ("search.groups=5",), ("search.coverage_penalty=0.2",), ("search.mbr=chrf",),
+    ("search.keep_places=true", "search.patience=1"), ("search.no_repeat_ngram=2", "search.repetition_penalty=1.2"),
+    ("search.min_length=6",), ("search=sample",), ("search.banned=['Bäume']",), ("search.required=['Äpfel']",),
+    ("search.prefix='Er malt'",)])
+def test_translations_are_those_of_a_cpu(options: tuple[str, ...], trained_folder: Path) -> None:
+    sources = [source for source, _ in PAIRS[::5]] + ["", "houses"]
+    config = run_config(*options, "search.max_length_ratio=1", "search.max_length_extra=5").search
+    ours, theirs = (Translator(trained_folder, device=device).translate(sources, config) for device in ("cuda", "cpu"))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.texts == other.texts
+        assert [h.score for h in mine.hypotheses] == pytest.approx([h.score for h in other.hypotheses], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "auto"])
+def test_neighbours_change_little_in_half_precision(precision: Any, trained_folder: Path) -> None:
+    translator = Translator(trained_folder, device="cuda", precision=precision)
+    sources = [source for source, _ in PAIRS]
+    together, alone = translator(sources), [translator([source])[0] for source in sources[::10]]
+    assert sum(a == b for a, b in zip(together[::10], alone, strict=True)) >= 0.9 * len(alone)
+
+
+def test_a_search_looks_at_the_gpu_now_and_then_alone() -> None:
+    model = random_model().to(GPU)
+    source = pad([[5, 6, 7, 3]] * 4).to(GPU)
+    config = run_config("search.max_length=64", "search.min_length=64").search
+    search(model, source, config)
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = search(model, source, config)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(ids_of(found)[0][0]) == 64
+    assert len([warning for warning in told if "synchronizing" in str(warning.message)]) < 64
+
+
+def test_from_files_to_translations(script: Any, tmp_path: Path) -> None:
+    data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    options = [
+        "data=files", f"data.train={data}", "data.holdout=20", f"data.cache={tmp_path}/cache", f"runs={tmp_path}", *ON_GPU]
+    for name, more in (("fp32", []), ("bf16", []), ("fp16", ["train.r_drop=1"])):
+        for updates in (30, 60):  # the second goes on
+            result = script(
+                "train", *options, *more, f"name={name}", f"precision={name}", f"train.max_updates={updates}",
+                "train.validate_every=20")
+            assert result.returncode == 0, result.stderr.decode()
+        last = [line for line in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+                if "train/loss" in line][-1]
+        assert last["train/loss"] < 5
+        for where in ("cuda", "cpu"):
+            translated = script("translate", f"run={tmp_path / name}", f"device={where}", stdin=b"She sees two houses.\n")
+            assert translated.returncode == 0, translated.stderr.decode()
+        evaluated = script("evaluate", f"run={tmp_path / name}", "device=cuda", "precision=bf16")
+        assert evaluated.returncode == 0, evaluated.stderr.decode()
+
+
+def test_what_does_not_fit_is_told_in_one_line(trained_folder: Path) -> None:
+    updater, batch = updater_of(GPU), batch_of(*[(1000, 1000)] * 16)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-6)
+    try:
+        with pytest.raises(OutOfMemory, match=r"train\.batch_tokens"):
+            updater.step([batch], 1e-3)
+        with pytest.raises(OutOfMemory, match="device=cpu"):
+            Translator(trained_folder, device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

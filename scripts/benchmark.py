@@ -56,7 +56,7 @@ def main() -> None:
         "--decode-in", action="append", choices=PRECISIONS,
         help="precision of decoding; may be given again (fp32, bf16 and, on a CPU, int8)")
     parser.add_argument(
-        "--beside", action="append", choices=list(SETTINGS), default=[],
+        "--beside", action="append", choices=sorted(SETTINGS["cpu"]), default=[],
         help="another program to decode with the run's weights in turn; may be given again")
     parser.add_argument("--workers", type=positive, default=1, help="processes that decode a file (1)")
     parser.add_argument("--sentences", type=positive, default=200, help="sentences to decode in each setting (200)")
@@ -133,7 +133,7 @@ def decode(device: torch.device, search: SearchConfig, options: argparse.Namespa
     measured = dataclasses.replace(search.plain(max(BEAM_SIZES)), shortlist=search.shortlist)
     search.require_like(measured, "what is measured is plain search, greedy and with beam 5")
     config = RunFolder(options.run).load_config()
-    precisions = options.decode_in or [name for name in PRECISIONS if name != "int8" or device.type == "cpu"]
+    precisions = options.decode_in or precisions_on(device)
     jobs = {name: Job((str(options.run),), device.type, name, search, details=False) for name in precisions}
     jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
     sources = list(load_split(config.data, "test")["source"])[: options.sentences]
@@ -148,16 +148,22 @@ def decode(device: torch.device, search: SearchConfig, options: argparse.Namespa
 
 def decode_side_by_side(device: torch.device, search: SearchConfig, options: argparse.Namespace) -> Figures:
     """The figures of translating the first test sentences of a trained run here and by other programs."""
-    if device.type != "cpu":
-        raise UserError("--beside: compares decoding on a CPU: give device=cpu")
+    if device.type not in SETTINGS:
+        raise UserError(f"--beside: the others do not run on {device.type}; give device=cpu")
     test = load_split(RunFolder(options.run).load_config().data, "test")[: options.sentences]
     say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
     figures = measure_side_by_side(
-        options.run, list(test["source"]), list(test["target"]), search, formats=sorted(set(options.beside)),
-        precisions=options.decode_in or PRECISIONS, repeats=options.repeats, workers=options.workers)
+        options.run, list(test["source"]), list(test["target"]), search, device=device.type,
+        formats=sorted(set(options.beside)), precisions=options.decode_in or precisions_on(device),
+        repeats=options.repeats, workers=options.workers)
     for line in side_by_side_table(figures):
         say(line)
     return figures
+
+
+def precisions_on(device: torch.device) -> list[DecodingPrecision]:
+    """All in which models decode there."""
+    return [name for name in PRECISIONS if name != "int8" or device.type == "cpu"]
 
 
 def positive(text: str) -> int:

@@ -59,7 +59,7 @@ class Sleeper:
 def test_texts_are_compared_to_ours_of_the_same_search():
     job = Job(("run",), "cpu", "fp32", search_config(beam_size=5), details=False)
     patient, impatient = Ours(job), Ours(job, IMPATIENT)
-    others = [Exported("ctranslate2", Path(), {}, searching) for searching in ({}, IMPATIENT)]
+    others = [Exported("ctranslate2", Path(), "cpu", {}, searching) for searching in ({}, IMPATIENT)]
     systems: dict[str, Any] = {"a": others[1], "b": patient, "c": others[0], "d": dataclasses.replace(patient), "e": impatient}
     assert [twin_of(system, systems) for system in systems.values()] == ["e", "b", "b", "b", "e"]
 

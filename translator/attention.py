@@ -106,7 +106,8 @@ def fused_attention(
     `causal` asks for the triangular mask (T = S) without building it; it goes with neither mask nor bias.
     """
     if mask is None:
-        bias = None if bias is None else bias.to(queries.dtype)
+        # On a GPU the kernel reads a bias by 16 bytes from its first number on, wherever that lies.
+        bias = None if bias is None else bias.to(queries.dtype, copy=bias.storage_offset() % 16 > 0)
         with onednn(keys.size(2) >= CPU_FUSED_FROM or not _suffers_from_onednn(queries)):
             return F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=bias, dropout_p=dropout_p, is_causal=causal)
@@ -362,10 +363,12 @@ def _positions(heads: Tensor) -> Tensor:
 
 def _fused_pays(queries: Tensor, keys: Tensor, *, masked: bool) -> bool:
     """Whether PyTorch's kernel outruns the formula."""
+    if queries.device.type != "cpu" or keys.size(2) >= CPU_FUSED_FROM:
+        return True
+    if masked or torch.is_grad_enabled():
+        return False
     batch, heads, length, _ = queries.shape
-    few = batch <= CPU_FUSED_UP_TO and batch * heads * length * keys.size(2) <= CPU_FUSED_SCORES
-    few = few and not masked and not torch.is_grad_enabled()
-    return queries.device.type != "cpu" or keys.size(2) >= CPU_FUSED_FROM or few
+    return batch <= CPU_FUSED_UP_TO and batch * heads * length * keys.size(2) <= CPU_FUSED_SCORES
 
 
 def _pays_in_blocks(window: int, length: int, key_length: int, mask: Tensor | None) -> bool:

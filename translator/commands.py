@@ -86,7 +86,7 @@ class ExportConfig:
     runs: str
     format: Literal["ctranslate2", "huggingface"]
     output: str | None
-    quantization: Literal["float32", "int8"]
+    quantization: Literal["float32", "float16", "int8"]
     push: str | None
     search: SearchConfig
 

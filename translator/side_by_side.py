@@ -1,4 +1,4 @@
-"""Speed of decoding beside other programs that run the same weights on a CPU, all in turn (floor 8)."""
+"""Speed of decoding beside other programs that run the same weights, all in turn (floor 8)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,21 @@ class Setting:
 
 # The stop rule that is CTranslate2's by default, which ends sooner.
 IMPATIENT = {"keep_places": True, "patience": 1}
-# Of each format, by the name that it is told under.
-SETTINGS: dict[str, dict[str, Setting]] = {
-    "ctranslate2": {
-        "ctranslate2 float32": Setting({"quantization": "float32"}),
-        "ctranslate2 float32, patience=1": Setting({"quantization": "float32"}, IMPATIENT),
-        "ctranslate2 int8": Setting({"quantization": "int8"})},
-    "huggingface": {"huggingface float32": Setting({})}}
+# By device and format, then by the name that it is told under.
+SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
+    "cpu": {
+        "ctranslate2": {
+            "ctranslate2 float32": Setting({"quantization": "float32"}),
+            "ctranslate2 float32, patience=1": Setting({"quantization": "float32"}, IMPATIENT),
+            "ctranslate2 int8": Setting({"quantization": "int8"})},
+        "huggingface": {"huggingface float32": Setting({})}},
+    "cuda": {
+        "ctranslate2": {
+            "ctranslate2 float32": Setting({"quantization": "float32"}),
+            "ctranslate2 float16": Setting({"quantization": "float16"}),
+            "ctranslate2 float16, patience=1": Setting({"quantization": "float16"}, IMPATIENT)},
+        "huggingface": {
+            "huggingface float32": Setting({}), "huggingface bf16": Setting({"dtype": torch.bfloat16})}}}
 # Sentences that are translated one after the other, which takes long, and how many of them each system has at a turn.
 ALONE = 100
 TURN = 10
@@ -103,6 +111,7 @@ class Exported:
 
     form: str
     folder: Path
+    device: str
     decodings: Mapping[int, Decoding]  # by beam size
     searching: Mapping[str, Any]
 
@@ -118,12 +127,13 @@ class Exported:
 
     def _on_threads(self, beam_size: int, threads: int) -> Translate:
         decoder = module_of(self.form).decoder
-        translate: Translate = decoder(self.folder, self.decodings[beam_size], threads=threads)
+        translate: Translate = decoder(
+            self.folder, self.decodings[beam_size], device=self.device, threads=threads)
         return translate
 
 
 def measure_side_by_side(
-    run: Path, sources: Sequence[str], references: Sequence[str], search: SearchConfig, *, formats: Sequence[str],
+    run: Path, sources: Sequence[str], references: Sequence[str], search: SearchConfig, *, device: str, formats: Sequence[str],
     precisions: Sequence[DecodingPrecision], repeats: int, workers: int,
 ) -> Figures:
     """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
@@ -135,11 +145,11 @@ def measure_side_by_side(
     measured = dataclasses.replace(_search(search, max(BEAM_SIZES), {}), length_penalty_form=search.length_penalty_form)
     search.require_like(measured, "what is measured is the search that others have too, greedy and with beam 5")
     language = RunFolder(run).load_config().data.language
-    job = partial(Job, (str(run),), "cpu", search=search, details=False)
+    job = partial(Job, (str(run),), device, search=search, details=False)
     ours = f"this {precisions[0]}"
     figures: Figures = {}
     with TemporaryDirectory() as folder:
-        systems: dict[str, System] = dict(_exported(run, search, Path(folder), formats))
+        systems: dict[str, System] = dict(_exported(run, search, Path(folder), device, formats))
         for precision in precisions:
             systems[f"this {precision}"] = Ours(job(precision))
         systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
@@ -196,19 +206,21 @@ def twin_of(system: System, systems: Mapping[str, System]) -> str:
     return next(name for name, other in systems.items() if isinstance(other, Ours) and other.searching == system.searching)
 
 
-def _exported(run: Path, search: SearchConfig, folder: Path, formats: Sequence[str]) -> dict[str, Exported]:
+def _exported(
+    run: Path, search: SearchConfig, folder: Path, device: str, formats: Sequence[str]
+) -> dict[str, Exported]:
     """The run's weights written for other programs."""
     translator, mean_target = exportable(run), RunFolder(run).mean_target()
     systems = {}
     for form in formats:
-        for name, setting in SETTINGS[form].items():
+        for name, setting in SETTINGS[device][form].items():
             decodings = {
                 size: Decoding.nearest(
                     _search(search, size, setting.searching), translator.models[0].config, mean_target)
                 for size in BEAM_SIZES}
             (folder / name).mkdir()
             module_of(form).write(translator, decodings[BEAM_SIZES[0]], folder / name, **setting.written)
-            systems[name] = Exported(form, folder / name, decodings, setting.searching)
+            systems[name] = Exported(form, folder / name, device, decodings, setting.searching)
     return systems
 
 

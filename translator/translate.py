@@ -72,31 +72,38 @@ class Translator:
         if not models:
             raise ValueError("no run folder given")
         self._folder = RunFolder(runs[0])
-        self._set_up(models, *first, self._folder.load_config().search, where, longest)
+        self._set_up(models, *first, self._folder.load_config().search, longest)
 
     @classmethod
     def of(
         cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, search: SearchConfig,
         longest: int | None = None,
     ) -> Translator:
-        """A translator by a model in memory, as its weights stand at each call. longest: tokens of a source in training."""
+        """A translator by a model in memory, as its weights stand at each call, and where they do.
+
+        longest: tokens of a source in training.
+        """
         translator = cls.__new__(cls)
-        translator._set_up([model], source_tokenizer, target_tokenizer, search, next(model.parameters()).device, longest)
+        translator._set_up([model], source_tokenizer, target_tokenizer, search, longest)
         return translator
 
     def _set_up(
         self, models: list[Transformer], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, search: SearchConfig,
-        device: torch.device, longest: int | None,
+        longest: int | None,
     ) -> None:
         self.models = models
         self.wrap: Callable[[Model], Model] = lambda model: model  # put around the model of every search
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search
-        self.device = device
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
         positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
         self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=positions)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return next(self.models[0].parameters()).device
 
     @cached_property
     def shortlist(self) -> Shortlist:

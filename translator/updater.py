@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +54,10 @@ class Updater:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
                 self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
+        if train.compile:
+            for layer in (*self.model.encoder, *self.model.decoder):  # of one kind they share what one of them took to compile
+                layer.compile(dynamic=True)
+            torch.compiler.set_stance("force_eager")  # but in updates: for a validation it is not worth while
         self.optimizers = build_optimizers(self.model, optim, precision=precision)
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
@@ -65,7 +69,8 @@ class Updater:
 
         Of several processes each brings its own batches, equally many. Raises OutOfMemory, with what to lower.
         """
-        with telling_of_memory(self._advice(batches)):
+        compiled = torch.compiler.set_stance("default") if self.train.compile else nullcontext()
+        with telling_of_memory(self._advice(batches)), compiled:
             return self._step(batches, rate)
 
     def _step(self, batches: Sequence[Batch], rate: float) -> Step:
@@ -136,11 +141,10 @@ class _Loss(nn.Module):
         super().__init__()
         self.model = model
         self.train_config = train
-        self.hidden = torch.compile(model.hidden, dynamic=True) if train.compile else model.hidden
 
     def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         passes = self.train_config.passes if self.model.training else 1
-        hidden = self.hidden(
+        hidden = self.model.hidden(
             source.repeat(passes, 1), target_in.repeat(passes, 1),
             torch.cat([real + number * target_in.numel() for number in range(passes)]))
         return projected_cross_entropy(

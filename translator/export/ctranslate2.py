@@ -17,7 +17,7 @@ from torch import nn
 from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
 from translator.errors import UserError
-from translator.export.decoding import BATCH_SIZE, Decoding
+from translator.export.decoding import BATCH_SIZES, Decoding
 from translator.layers import GatedFeedForward
 from translator.model import Embedding, Transformer
 from translator.positions import MAX_DISTANCE
@@ -49,7 +49,9 @@ print(target.decode([result.hypotheses[0] for result in results]))
 """
 
 
-def write(translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "int8"]) -> None:
+def write(
+    translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "float16", "int8"]
+) -> None:
     """Write the model, its vocabularies and its tokenizers; UserError for a model that CTranslate2 cannot express."""
     if decoding.search.keep_places and decoding.search.patience is None:
         raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it, such as 1")
@@ -78,9 +80,9 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
         options=", ".join(f"{name}={value!r}" for name, value in options.items()))
 
 
-def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequence[str]], list[str]]:
+def decoder(folder: Path, decoding: Decoding, *, device: str, threads: int) -> Callable[[Sequence[str]], list[str]]:
     """What translates texts as the lines of `usage` do, by so many workers of a thread each."""
-    model = ctranslate2.Translator(str(folder), inter_threads=threads, intra_threads=1)
+    model = ctranslate2.Translator(str(folder), device=device, inter_threads=threads, intra_threads=1)
     files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
     source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
     options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]))
@@ -89,7 +91,7 @@ def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequ
         sentences = source.encode(list(texts), out_type=str)
         longest = max(len(sentence) + 1 for sentence in sentences)
         results = model.translate_batch(
-            sentences, **options, max_decoding_length=decoding.most(longest), max_batch_size=BATCH_SIZE)
+            sentences, **options, max_decoding_length=decoding.most(longest), max_batch_size=BATCH_SIZES[device])
         return list(target.decode([result.hypotheses[0] for result in results]))
 
     return translate

@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from translator.config import ModelConfig
 from translator.errors import UserError
-from translator.export.decoding import BATCH_SIZE, Decoding
+from translator.export.decoding import BATCH_SIZES, Decoding
 from translator.model import Transformer
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.translate import Translator
@@ -59,7 +59,7 @@ print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
 Named = Iterator[tuple[str, Tensor]]
 
 
-def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
+def write(translator: Translator, decoding: Decoding, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """Write the model, how it generates, and its tokenizer; UserError for a model that transformers cannot express."""
     disable_progress_bar()
     source, target = translator.source_tokenizer, translator.target_tokenizer
@@ -69,7 +69,7 @@ def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
         raise UserError(  # MarianTokenizer cuts a tag off before it splits the text, which then has other pieces
             "tokenizer.joint=false with several languages: transformers' tokenizer for two vocabularies does not split a text "
             "with a tag as ours does; train with tokenizer.joint=true")
-    model = stock_model(translator.models[0], len(source), len(target), decoding.positions)
+    model = stock_model(translator.models[0], len(source), len(target), decoding.positions).to(dtype)
     model.generation_config = generation_config(decoding)
     model.save_pretrained(folder)
     _save_tokenizer(source, target, decoding.positions, folder)
@@ -80,20 +80,20 @@ def usage(translator: Translator, decoding: Decoding, name: str) -> str:
     return USAGE.format(name=name, limit=decoding.limit('batch["input_ids"].shape[1]'))
 
 
-def decoder(folder: Path, decoding: Decoding, *, threads: int) -> Callable[[Sequence[str]], list[str]]:
+def decoder(folder: Path, decoding: Decoding, *, device: str, threads: int) -> Callable[[Sequence[str]], list[str]]:
     """What translates texts as the lines of `usage` do, those of like length together, on so many threads."""
     torch.set_num_threads(threads)
     disable_progress_bar()
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").to(device)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     config = generation_config(decoding)
 
     def translate(texts: Sequence[str]) -> list[str]:
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         found: dict[int, str] = {}
-        for first in range(0, len(order), BATCH_SIZE):
-            some = order[first : first + BATCH_SIZE]
-            batch = tokenizer([texts[i] for i in some], return_tensors="pt", padding=True)
+        for first in range(0, len(order), BATCH_SIZES[device]):
+            some = order[first : first + BATCH_SIZES[device]]
+            batch = tokenizer([texts[i] for i in some], return_tensors="pt", padding=True).to(device)
             config.max_new_tokens = 1 + decoding.most(batch["input_ids"].shape[1])
             outputs = model.generate(**batch, generation_config=config)
             found.update(zip(some, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True))

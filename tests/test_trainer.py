@@ -16,6 +16,7 @@ import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
 
 from tests.conftest import PAIRS, model_config, run_config
 from translator.batching import Batch, collate
@@ -470,6 +471,27 @@ def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
     totals = list(accumulate(line["train/tokens_per_second"] for line in lines))
     assert totals == [line["train/tokens"] for line in lines]
     assert totals[-1] == trainer.state.tokens
+
+
+@pytest.mark.torture
+def test_compiled_layers_train_alike_and_a_kind_is_compiled_once(setup, monkeypatch):
+    compile_layer = nn.Module.compile
+    traced: list[object] = []
+
+    def backend(graph: nn.Module, _: object) -> nn.Module:  # that compiles nothing, which takes a CPU minutes
+        traced.append(graph)
+        return graph
+
+    monkeypatch.setattr(nn.Module, "compile", lambda layer, **options: compile_layer(layer, backend=backend, **options))
+    deep = dataclasses.replace(options(), model=model_config(encoder_layers=4, decoder_layers=4))
+    plain = setup(deep, "plain").fit()
+    try:
+        compiled = setup(dataclasses.replace(deep, train=dataclasses.replace(deep.train, compile=True)), "compiled").fit()
+        assert compiled.metrics["loss"] == pytest.approx(plain.metrics["loss"], rel=1e-4)
+        assert 2 <= len(traced) < 8
+    finally:
+        torch.compiler.set_stance("default")
+        torch.compiler.reset()
 
 
 def test_measurements_that_were_removed_are_told(tmp_path: Path, capsys):

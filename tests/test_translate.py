@@ -87,6 +87,13 @@ def test_weights_that_are_not_numbers_are_named(tokenizer):
         translator(["She sees two trees."])
 
 
+def test_a_model_that_moves_is_followed(tokenizer):
+    model = random_model(vocab=len(tokenizer))
+    translator = Translator.of(model, tokenizer, tokenizer, search=search_config())
+    model.to("meta")  # as training moves it to a GPU
+    assert translator.device.type == "meta"
+
+
 def test_memory_that_does_not_suffice_is_told(translator, monkeypatch):
     def refuse(source: torch.Tensor) -> torch.Tensor:
         raise MemoryError

@@ -106,8 +106,10 @@ def fused_attention(
     `causal` asks for the triangular mask (T = S) without building it; it goes with neither mask nor bias.
     """
     if mask is None:
-        # On a GPU the kernel reads a bias by 16 bytes from its first number on, wherever that lies.
-        bias = None if bias is None else bias.to(queries.dtype, copy=bias.storage_offset() % 16 > 0)
+        if bias is not None:
+            # A GPU's kernel reads it by 16 bytes from its first number on, wherever a window may have left that.
+            askew = bias.device.type == "cuda" and not torch.compiler.is_compiling() and bias.storage_offset() % 16 > 0
+            bias = bias.to(queries.dtype, copy=askew)
         with onednn(keys.size(2) >= CPU_FUSED_FROM or not _suffers_from_onednn(queries)):
             return F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=bias, dropout_p=dropout_p, is_causal=causal)

@@ -93,10 +93,10 @@ def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
 
 def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Batch:
     """A batch of sentence pairs, every sequence ending in EOS."""
-    return _batch(pad(source_ids), pad(target_ids))
+    return _batch_of(pad(source_ids), pad(target_ids))
 
 
-def _batch(source: Tensor, target_out: Tensor) -> Batch:
+def _batch_of(source: Tensor, target_out: Tensor) -> Batch:
     target_in = torch.cat([torch.full((len(target_out), 1), BOS_ID), target_out[:, :-1]], dim=1)
     return Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()))
 
@@ -165,9 +165,10 @@ class BatchSource:
 
     def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
         if not self.sampling:  # never as Python's lists, which take longer to make than a GPU takes for an update
-            sides = self._ids[rows.tolist()]
-            return _batch(*(
-                _padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy()) for side in sides.columns))
+            ids = self._ids[rows.tolist()]
+            return _batch_of(*(
+                _padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy())
+                for side in (ids["source_ids"], ids["target_ids"])))
         pairs = self.dataset[rows.tolist()]
         return collate(
             self._sample(pairs["source"], pairs["source_ids"], self.tokenizers[0], seed),

@@ -20,15 +20,14 @@ PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch
 WORTHWHILE_SPEEDUP = 1.5
 # Rows of the matrices by whose product precisions are compared, and such products between two readings of the clock. On a GPU
 # far more: beside other programs, to ask for a small product takes longer than the product itself.
-PROBE = {"cpu": (2**11, 1)}
-GPU_PROBE = (2**16, 10)
+CPU_PROBE, GPU_PROBE = (2**11, 1), (2**14, 20)
 
 
 def resolve_device(name: str) -> torch.device:
     """The device of that name; auto is cuda, else mps, else cpu. UserError where the machine has none such.
 
-    On a GPU attention is not left to cuDNN: it plans anew for every shape, and batches have ever new ones. On an H200 that made
-    an update of Transformer base take six times as long.
+    On a GPU no attention in this process is left to cuDNN any more: it plans anew for every shape, and batches have ever new
+    ones. On an H200 that took most of an update of Transformer base (docs/speed.md).
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
@@ -79,7 +78,7 @@ def _faster_precision(device: torch.device) -> Literal["fp32", "bf16"]:
 def _bf16_speedup(device: torch.device) -> float:
     """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size; once a process."""
     seconds = {}
-    rows, products = PROBE.get(device.type, GPU_PROBE)
+    rows, products = CPU_PROBE if device.type == "cpu" else GPU_PROBE
     for dtype in (torch.float32, torch.bfloat16):
         left = torch.ones(rows, 512, device=device, dtype=dtype)
         right = torch.ones(512, 512, device=device, dtype=dtype)

@@ -115,14 +115,15 @@ def _gradients_in_place(logits: Tensor, targets: Tensor, smoothing: float, r_dro
 
     The logits become the gradients of the first.
     """
+    scores = logits.float()
     targets = targets[:, None].expand(len(logits), -1, -1)
-    p = logits.softmax(-1, dtype=torch.float32)
+    p = scores.softmax(-1)
     # log p = score - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
-    log_normaliser = logits.amax(-1).float() - p.amax(-1).log()
-    nll = (log_normaliser - logits.gather(-1, targets)[..., 0].float()).sum()
+    log_normaliser = scores.amax(-1) - p.amax(-1).log()
+    nll = (log_normaliser - scores.gather(-1, targets)[..., 0]).sum()
     loss = (1 - smoothing) * nll + smoothing * log_normaliser.sum()
     if r_drop and len(logits) == 2:
-        log_ratio = logits[0].float() - logits[1].float() - (log_normaliser[0] - log_normaliser[1])[:, None]
+        log_ratio = scores[0] - scores[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
         disagreement, gradients = _disagreement(p[0], p[1], log_ratio)
         loss += r_drop * disagreement
         for p_of_pass, gradient in zip(p, gradients, strict=True):

@@ -51,8 +51,9 @@ class Muon(Optimizer):
             momenta = [self._momentum(matrix) for matrix in matrices]
             # Of many matrices at once: on a GPU to ask for the work on one takes longer than that.
             torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+            torch._foreach_lerp_(gradients, momenta, MOMENTUM)  # which this leaves as directions: nobody needs them again
             directions: dict[torch.Size, dict[Tensor, Tensor]] = defaultdict(dict)
-            for matrix, direction in zip(matrices, torch._foreach_lerp(gradients, momenta, MOMENTUM), strict=True):
+            for matrix, direction in zip(matrices, gradients, strict=True):
                 directions[matrix.shape][matrix] = direction
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             for shape, of_shape in directions.items():

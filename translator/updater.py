@@ -57,7 +57,8 @@ class Updater:
         if train.compile:
             for layer in (*self.model.encoder, *self.model.decoder):  # of one kind they share what one of them took to compile
                 layer.compile(dynamic=True)
-            torch.compiler.set_stance("force_eager")  # but in updates: for a validation it is not worth while
+            # From now on nothing in this process runs compiled but updates: for a validation it is not worth while.
+            torch.compiler.set_stance("force_eager")
         self.optimizers = build_optimizers(self.model, optim, precision=precision)
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)

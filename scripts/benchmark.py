@@ -112,7 +112,7 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
     """The figures of training a fresh model as `config` says."""
     fetch_default(config.data.path)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
-    model = new_model(config, corpus).to(device)
+    model = new_model(config, corpus, device)
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)) as trainer,

@@ -34,7 +34,7 @@ from translator.run_folder import RunFolder
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
-from translator.trainer import Trainer, new_model
+from translator.trainer import TOO_LARGE, Trainer, new_model
 from translator.translate import Translator
 from translator.translation import Request
 from translator.validation import SAMPLE_TRANSLATIONS
@@ -44,8 +44,6 @@ from translator.weights import load_into, weights_of
 MAY_CHANGE = {
     "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
     "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
-
-TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less of model.d_model and model.encoder_layers"
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -90,8 +88,7 @@ def train(
     if size() > config.train.batches_of_update:
         say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
     weights = {} if pretrained is None else pretrained.weights
-    with telling_of_memory(TOO_LARGE):
-        model = new_model(config, corpus)
+    model = new_model(config, corpus)
     translator = Translator.of(
         model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search,
         longest=corpus.report["splits"]["train"]["source_longest"])
@@ -138,8 +135,7 @@ def with_fitting_batches(
 ) -> RunConfig:
     """The options with the number of tokens a batch that train.batch_tokens=auto comes to."""
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
-    with telling_of_memory(TOO_LARGE):
-        model = new_model(config, corpus).to(device)
+    model = new_model(config, corpus, device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
     say(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
     return dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=tokens))

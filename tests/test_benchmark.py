@@ -132,6 +132,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     for ignored in ("--repeats=2", "--workers=2", "model=tiny"):
         assert_user_error(script("benchmark", "--compare", str(report), str(report), ignored), ignored.split("=")[0])
     assert_user_error(script("benchmark", "modle=tiny"), "modle")
+    assert_user_error(script("benchmark", *options, "model.d_model=1048576"), "the model does not fit")
     assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
     assert_user_error(script("benchmark", "--beside=ctranslate2", "device=cpu"), "--beside")
     assert_user_error(script("benchmark", "--workers=2"), "--workers")

@@ -138,7 +138,7 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed)
     updater = Updater(
-        new_model(config, corpus).to(device), config.optim, config.train,
+        new_model(config, corpus, device), config.optim, config.train,
         precision=resolve_precision(config.precision, device))
     updater.step([batches.batch(0, 0)], config.optim.lr)
     return time.time() - launched, peak_memory(torch.device("cpu"))

@@ -26,7 +26,7 @@ from translator.divergence import Divergence
 from translator.errors import UserError
 from translator.files import Weights, save_tensors
 from translator.interruption import Interrupted, Interruption
-from translator.memory import give_back_freed_memory
+from translator.memory import give_back_freed_memory, telling_of_memory
 from translator.metrics import better
 from translator.model import Transformer
 from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
@@ -39,6 +39,7 @@ from translator.updater import Step, Updater
 from translator.validation import Translate, Validator
 from translator.weights import load_into, weights_of
 
+TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less of model.d_model and model.encoder_layers"
 # Checkpoints kept whole: if the newest turns out damaged, the one before still serves.
 RESUMABLE_CHECKPOINTS = 2
 # Updates after which memory that lies about in pieces is given back: that costs about a third of an update.
@@ -49,10 +50,11 @@ NAMED_SENTENCES = 5
 SMALLEST_SCALE = 1.0
 
 
-def new_model(config: RunConfig, corpus: Corpus) -> Transformer:
-    """An untrained model for a corpus: its weights are a function of `config.seed`."""
+def new_model(config: RunConfig, corpus: Corpus, device: torch.device | str = "cpu") -> Transformer:
+    """An untrained model for a corpus: its weights are a function of `config.seed`. OutOfMemory where it does not fit."""
     torch.manual_seed(config.seed)
-    return Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
+    with telling_of_memory(TOO_LARGE):
+        return Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
 
 
 class Trainer:

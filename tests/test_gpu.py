@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def updater_of(device: torch.device, precision: torch.dtype = torch.float32, *ov
 def steps_of(updater: Updater, number: int = 3) -> list[Step]:
     batches = [batch_of((7, 9), (5, 3), (1, 12), (33, 30), seed=seed) for seed in range(2)]
     return [updater.step(batches, 1e-3) for _ in range(number)]
+
+
+def waits_in(work: Callable[[], object]) -> int:
+    """How often PyTorch knows of a wait for the GPU."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            work()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing" in str(warning.message) for warning in told)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -104,14 +117,7 @@ def test_windows_in_blocks_are_those_of_a_cpu() -> None:
 def test_an_update_waits_for_the_gpu_once(optimizer: str) -> None:
     updater = updater_of(GPU, torch.bfloat16, f"optim={optimizer}")
     steps_of(updater, 1)
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            steps_of(updater, 2)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len([warning for warning in told if "synchronizing" in str(warning.message)]) == 2
+    assert waits_in(lambda: steps_of(updater, 2)) == 2
 
 
 def test_a_large_vocabulary_is_never_held_for_every_token() -> None:
@@ -170,16 +176,8 @@ def test_a_search_looks_at_the_gpu_now_and_then_alone() -> None:
     model = random_model().to(GPU)
     source = pad([[5, 6, 7, 3]] * 4).to(GPU)
     config = run_config("search.min_length=64", "search.max_length=64", "search.max_length_ratio=64").search
-    search(model, source, config)
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            found = search(model, source, config)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert len(ids_of(found)[0][0]) == 64
-    assert len([warning for warning in told if "synchronizing" in str(warning.message)]) < 64
+    assert len(ids_of(search(model, source, config))[0][0]) == 64
+    assert waits_in(lambda: search(model, source, config)) < 64
 
 
 def test_from_files_to_translations(script: Any, tmp_path: Path) -> None:

@@ -127,8 +127,7 @@ class Exported:
 
     def _on_threads(self, beam_size: int, threads: int) -> Translate:
         decoder = module_of(self.form).decoder
-        translate: Translate = decoder(
-            self.folder, self.decodings[beam_size], device=self.device, threads=threads)
+        translate: Translate = decoder(self.folder, self.decodings[beam_size], device=self.device, threads=threads)
         return translate
 
 
@@ -206,9 +205,7 @@ def twin_of(system: System, systems: Mapping[str, System]) -> str:
     return next(name for name, other in systems.items() if isinstance(other, Ours) and other.searching == system.searching)
 
 
-def _exported(
-    run: Path, search: SearchConfig, folder: Path, device: str, formats: Sequence[str]
-) -> dict[str, Exported]:
+def _exported(run: Path, search: SearchConfig, folder: Path, device: str, formats: Sequence[str]) -> dict[str, Exported]:
     """The run's weights written for other programs."""
     translator, mean_target = exportable(run), RunFolder(run).mean_target()
     systems = {}

@@ -79,7 +79,7 @@ class Translator:
         cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, search: SearchConfig,
         longest: int | None = None,
     ) -> Translator:
-        """A translator by a model in memory, as its weights stand at each call, and where they do.
+        """A translator by a model in memory, as its weights stand at each call, on the device where they then are.
 
         longest: tokens of a source in training.
         """

@@ -43,7 +43,8 @@ from translator.weights import load_into, weights_of
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {
     "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
-    "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.parallel", "train.timeout_minutes"}
+    "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.cuda_graphs", "train.parallel",
+    "train.timeout_minutes"}
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")

@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
 from tests.forked import ONE_THREAD, forks, run_script
-from translator.batching import collate
+from translator.batching import Batch, collate
 from translator.building import build, from_hydra, to_yaml
 from translator.cleaning import Counts, HeldOut, clean
 from translator.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
@@ -86,6 +86,13 @@ def composed(name: str, *overrides: str) -> object:
 
 def run_config(*overrides: str) -> RunConfig:
     return from_hydra(RunConfig, composed("train", "name=test", *overrides))
+
+
+def batch_of(*lengths: tuple[int, int], seed: int = 1) -> Batch:
+    """Pairs of random ids of a vocabulary of 40, of these lengths."""
+    torch.manual_seed(seed)
+    sources, targets = ([torch.randint(4, 40, (n,)).tolist() for n in side] for side in zip(*lengths, strict=True))
+    return collate(sources, targets)
 
 
 def random_model(

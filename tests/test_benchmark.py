@@ -21,6 +21,7 @@ from translator.workers import Job
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
     "device=cpu"]
+ON_A_CPU = [phase for phase in PHASES if phase != "replay"]
 
 
 def without_padding() -> Batch:
@@ -91,7 +92,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     written = json.loads(report.read_text())
     assert json.loads(result.stdout) == written
     training = written["training"]
-    assert min(training[f"share_{name}"] for name in PHASES) > 0
+    assert min(training[f"share_{name}"] for name in ON_A_CPU) > 0
     assert training["share_data"] < training["share_forward"] + training["share_backward"]
     assert 64 < training["tokens_per_update"] <= 256  # of a batch's room most is taken, and no more than there is
     assert 2 * 3 * training["seconds_per_update"] < passed
@@ -99,7 +100,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert training["peak_memory_gib"] > 0.05
     assert 0 <= training["padding"] < 1
     names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
-    assert set(PHASES) <= names
+    assert set(ON_A_CPU) <= names
 
     result = script(
         "benchmark", f"--run={tmp_path}/two", "device=cpu", "--sentences=2", "--repeats=1", f"--output={tmp_path}/d.json")

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import PAIRS, model_config, random_model, run_config, write_pairs
+from tests.conftest import PAIRS, batch_of, model_config, random_model, run_config, write_pairs
 from tests.test_model import VARIANTS
 from tests.toys import ids_of
-from translator.batching import Batch, collate, pad
+from translator.batching import pad
 from translator.device import resolve_device
 from translator.loss import projected_cross_entropy
 from translator.memory import OutOfMemory
+from translator.model import Transformer
 from translator.muon import orthogonalised
 from translator.search import search
 from translator.translate import Translator
@@ -34,12 +35,6 @@ CLOSE = {"atol": 1e-4, "rtol": 1e-3}
 def _as_scripts_use_it() -> None:
     assert resolve_device("cuda") == GPU
     assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def batch_of(*lengths: tuple[int, int], seed: int = 1) -> Batch:
-    torch.manual_seed(seed)
-    sources, targets = ([torch.randint(4, 40, (n,)).tolist() for n in side] for side in zip(*lengths, strict=True))
-    return collate(sources, targets)
 
 
 def updater_of(device: torch.device, precision: torch.dtype = torch.float32, *overrides: str, **model: object) -> Updater:
@@ -77,6 +72,50 @@ def test_in_half_precision_they_are_close(precision: torch.dtype, optimizer: str
     exact = steps_of(updater_of(torch.device("cpu"), torch.float32, f"optim={optimizer}"))
     for ours, theirs in zip(steps_of(updater_of(GPU, precision, f"optim={optimizer}")), exact, strict=True):
         assert (ours.loss, ours.nll) == pytest.approx((theirs.loss, theirs.nll), rel=0.05)
+
+
+REPLAYED = [
+    (), ("train.r_drop=5",), ("optim=adamw",), ("model.positions=relative", "model.activation=swiglu"),
+    ("model.positions=learned", "model.norm=post", "model.tied=none", "model.output_bias=true"),
+    ("model.positions=rotary", "model.encoder_window=2", "model.decoder_window=2")]
+
+
+@pytest.mark.parametrize("options", REPLAYED, ids=str)
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_replayed_updates_are_those_asked_for_one_by_one(precision: torch.dtype, options: tuple[str, ...]) -> None:
+    """With dropout of its own for every update, at rates that change, from a state that is loaded in between."""
+    made = []
+    for graphs in ("true", "false"):
+        config = run_config("optim.lr=1e-3", f"train.cuda_graphs={graphs}", "model.dropout=0.2", *options)
+        torch.manual_seed(1)
+        updater = Updater(Transformer(config.model, 50, 40).to(GPU), config.optim, config.train, precision=precision)
+        of_shapes = [batch_of((7, 9), (5, 3), seed=1), batch_of((33, 30), (2, 2), seed=2), batch_of((700, 3), seed=3)]
+        order = [*of_shapes[:2] * 4, of_shapes[2], *of_shapes * 3]  # the long one needs a longer table
+        batches = [dataclasses.replace(batch, seed=number) for number, batch in enumerate(order)]
+        updates = [[batch] for batch in batches] + [batches[:4]] * 2
+        steps = []
+        for number, of_update in enumerate(updates):
+            if number == 6:
+                updater.load_state({name: tensor.cpu() for name, tensor in updater.state().items()})
+            steps.append(dataclasses.astuple(updater.step(of_update, 1e-3 * (1 + number % 3))))
+        assert (updater._recordings is None) == (graphs == "false")
+        assert updater._recordings is None or len(updater._recordings) == 5
+        made.append((steps, updater.model.eval()(batches[0].source.to(GPU), batches[0].target_in.to(GPU)).detach()))
+    (replayed, logits), (plain, expected) = made
+    exact = precision == torch.float32
+    for ours, theirs in zip(replayed, plain, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4 if exact else 2e-2)
+    assert (logits - expected).norm() <= (1e-3 if exact else 0.1) * expected.norm()
+
+
+def test_one_shape_with_other_dropout_is_another_update() -> None:
+    config = run_config("optim.lr=1e-3", "model.dropout=0.3")
+    updater = Updater(random_model(model_config(dropout=0.3)).to(GPU), config.optim, config.train, precision=torch.float32)
+    batch = batch_of((7, 9), (5, 3))
+    losses = [updater.step([dataclasses.replace(batch, seed=seed)], 0.0).loss for seed in (1, 1, 1, 2, 3, 1)]
+    assert losses[0] == pytest.approx(losses[2], rel=1e-5)
+    assert losses[5] == pytest.approx(losses[2], rel=1e-5)
+    assert len({round(loss, 4) for loss in losses[2:5]}) == 3
 
 
 def test_compiled_layers_make_the_same_updates() -> None:

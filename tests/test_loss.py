@@ -66,6 +66,22 @@ def test_two_passes_weigh_half_each_and_r_drop_adds_their_disagreement(r_drop):
     torch.testing.assert_close(ours, torch.autograd.grad(expected, (hidden, weight)))
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_tokens_that_do_not_count_might_as_well_not_be_there(smoothing, with_bias, passes):
+    hidden, weight, targets = example(tokens=13 * passes)
+    targets, real = targets[:13], torch.tensor([True, False, True, True, False] * 2 + [True] * 3)
+    bias = torch.randn(len(weight), requires_grad=True) if with_bias else None
+    wanted = [hidden, weight, *([bias] if bias is not None else [])]
+    options = {"bias": bias, "passes": passes, "smoothing": smoothing, "r_drop": 5.0 * (passes - 1)}
+    loss, nll = projected_cross_entropy(hidden, weight, targets.where(real, 0), real=real, **options)
+    ours = torch.autograd.grad(3 * loss, wanted)
+    expected, expected_nll = projected_cross_entropy(hidden[real.repeat(passes)], weight, targets[real], **options)
+    torch.testing.assert_close((loss, nll), (expected, expected_nll))
+    torch.testing.assert_close(ours, torch.autograd.grad(3 * expected, wanted))
+
+
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 def test_in_bfloat16_it_stays_near(smoothing):
     hidden, weight, targets = example(tokens=200, width=64, words=300)

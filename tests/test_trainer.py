@@ -413,7 +413,7 @@ def test_a_gradient_that_is_never_finite_ends_fp16_too(setup):
 
 def test_memory_that_does_not_suffice_is_told_with_what_to_lower(setup, monkeypatch):
     trainer = setup(options())
-    monkeypatch.setattr(trainer.updater, "_of", lambda loss, batch: torch.empty(2**46, dtype=torch.uint8))
+    monkeypatch.setattr(trainer.updater, "_inputs", lambda batch: torch.empty(2**46, dtype=torch.uint8))
     with pytest.raises(UserError, match=r"out of memory: a batch has \d+ target tokens.*lower train\.batch_tokens=200"):
         trainer.fit()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from translator.batching import Batch
@@ -29,11 +30,14 @@ from translator.translate import CHUNK
 from translator.translation import Request, Translation
 from translator.workers import Job, translate_all
 
-PHASES = ("data", "forward", "backward", "optimizer")
-WARM_UP_UPDATES = 5
+# Both passes where they are replayed are one.
+PHASES = ("data", "forward", "backward", "replay", "optimizer")
+# On a GPU enough of them for most shapes of batches to have been recorded.
+WARM_UP_UPDATES = {"cpu": 5, "cuda": 60}
 PROFILED_UPDATES = 10
-# Seconds for which each shape of matrix product is timed.
-PRODUCT_SECONDS = 0.2
+# Seconds for which each shape of matrix product is timed, and products between two readings of the clock: more on a GPU, which
+# would else wait for each to be asked for.
+PRODUCT_SECONDS, PRODUCTS_AT_ONCE = 0.2, {"cpu": 1, "cuda": 20}
 # Greedy, and the search that most publish.
 BEAM_SIZES = (1, 5)
 # Beam size, and sentences in a batch, or as a file is translated.
@@ -54,7 +58,7 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     chrome://tracing and Perfetto show.
     """
     batches = _all_batches(trainer)
-    _train(trainer, batches, WARM_UP_UPDATES)
+    _train(trainer, batches, WARM_UP_UPDATES.get(trainer.updater.device.type, 5))
     stretches = [_train(trainer, batches, updates) for _ in range(repeats)]
     figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
     figures["peak_memory_gib"] = peak_memory(trainer.updater.device)
@@ -206,16 +210,21 @@ def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None
     if trace is not None:
         trace.parent.mkdir(parents=True, exist_ok=True)
         recorded.export_chrome_trace(str(trace))
-    spent = {event.key: event.cpu_time_total for event in recorded.key_averages() if event.key in PHASES}
-    return {f"share_{name}": spent[name] / sum(spent.values()) for name in PHASES}
+    spent = {  # what a GPU did meanwhile has the same names
+        event.key: event.cpu_time_total for event in recorded.key_averages()
+        if event.key in PHASES and event.device_type == DeviceType.CPU}
+    if "replay" in spent:  # before it is one, it is the two in it
+        spent["replay"] -= spent.get("forward", 0) + spent.get("backward", 0)
+    return {f"share_{name}": time / sum(spent.values()) for name, time in spent.items()}
 
 
 @contextmanager
 def _synchronised_phase(name: str) -> Iterator[None]:
-    """A phase whose work a GPU finishes before the next begins."""
+    """A phase whose work a GPU finishes before the next begins, but while it is recorded and nothing is worked."""
     with record_function(name):
         yield
-        torch.cuda.synchronize()
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
 
 
 def _product_rate(model: Transformer, tokens: int, precision: torch.dtype) -> float:
@@ -237,14 +246,15 @@ def _seconds_of_product(rows: int, inner: int, columns: int, *, device: torch.de
     left = torch.randn(rows, inner, device=device).to(dtype)
     right = torch.randn(columns, inner, device=device).to(dtype).T
     times: list[float] = []
+    number = PRODUCTS_AT_ONCE.get(device.type, 1)
     while sum(times) < PRODUCT_SECONDS:
         start = time.perf_counter()
-        product = left @ right
+        for _ in range(number):
+            left @ right
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - start)
-        del product
-    return statistics.median(times)
+    return statistics.median(times) / number
 
 
 def _linear_layers(model: Transformer) -> Iterator[tuple[nn.Linear | TiedProjection, bool]]:

@@ -201,6 +201,7 @@ class TrainConfig:
     average_count: int
     log_every: int
     compile: bool
+    cuda_graphs: bool = True
     parallel: Literal["ddp", "fsdp"] = "ddp"
     timeout_minutes: float = 10.0
 

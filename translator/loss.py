@@ -26,13 +26,14 @@ TOKENS_TOGETHER = 2**6
 
 
 def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, passes: int = 1, bias: Tensor | None = None, smoothing: float = 0.0,
-    r_drop: float = 0.0,
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1, bias: Tensor | None = None,
+    smoothing: float = 0.0, r_drop: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The cross-entropy of softmax(hidden weight^T + bias) to (1 - smoothing) x one-hot + smoothing x uniform, over N tokens.
 
     hidden (N, D), weight (V, D), bias (V,), targets (N,) -> its sum, and the plain sum of -log p(target) that perplexity is
-    made of and that has no gradient; both scalars in float32. Products run in autocast's precision.
+    made of and that has no gradient; both scalars in float32. Products run in autocast's precision. `real` (N,): which of the
+    tokens count at all; None: all.
 
     With passes=2 hidden (2 N, D) holds two over the same tokens, one after the other: both figures are then their mean, and
     `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
@@ -43,8 +44,9 @@ def projected_cross_entropy(
     """
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     of_passes = hidden.unflatten(0, (passes, len(targets)))
+    real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
     loss, nll = _ProjectedCrossEntropy.apply(
-        of_passes, weight, bias, targets, smoothing, r_drop, product_precision(hidden), needs_gradient)
+        of_passes, weight, bias, targets, real, smoothing, r_drop, product_precision(hidden), needs_gradient)
     return loss / passes, nll.detach() / passes
 
 
@@ -63,6 +65,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        real: Tensor,
         smoothing: float,
         r_drop: float,
         dtype: torch.dtype,
@@ -70,11 +73,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """hidden (P, N, D): P passes, whose losses are added up."""
         uniform = smoothing / len(weight)
+        counted = real[:, None].to(hidden.dtype)
+        hidden = hidden * counted  # the others leave nothing in a sum
         words, biases = evened(weight.to(dtype)), None if bias is None else evened(bias.to(dtype))
         sum_of_words = weight.sum(0, dtype=torch.float32)
         hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
         weight_gradient = (-uniform * hidden.sum((0, 1))).expand_as(weight).clone() if needs_gradient else None
-        bias_gradient = None if bias is None else torch.full_like(bias, -uniform * len(hidden) * len(targets))
+        bias_gradient = None if bias is None else -uniform * len(hidden) * real.sum() * torch.ones_like(bias)
         loss = torch.zeros((), device=hidden.device)
         nll = torch.zeros((), device=hidden.device)
         tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // len(hidden))
@@ -85,21 +90,22 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             h = F.pad(hidden[:, chunk].to(dtype), (0, 0, 0, -tokens % TOKENS_TOGETHER))
             logits = F.linear(h, words, biases)
             of_words = logits[:, :tokens, : len(weight)]  # beyond them there is nothing but zeros
-            for part, targets_of_part in zip(
-                    of_words.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once), strict=True):
-                loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, smoothing, r_drop)
+            for part, targets_of_part, real_of_part in zip(
+                    of_words.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once),
+                    real[chunk].split(softmaxes_at_once), strict=True):
+                loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, real_of_part, smoothing, r_drop)
                 loss += loss_of_part
                 nll += nll_of_part
             if smoothing:
                 # No product of matrices: autocast would take that in half precision, whose numbers end at 65,504.
                 loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) * sum_of_words).sum()
                 if bias is not None:
-                    loss -= uniform * len(hidden) * tokens * bias.sum()
+                    loss -= uniform * len(hidden) * real[chunk].sum() * bias.sum()
             if hidden_gradient is not None and weight_gradient is not None:
-                hidden_gradient[:, chunk] = (logits @ words)[:, :tokens] - uniform * sum_of_words
+                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform * sum_of_words) * counted[chunk]
                 weight_gradient += (logits.flatten(0, 1).T @ h.flatten(0, 1))[: len(weight)]
                 if bias_gradient is not None:
-                    bias_gradient += of_words.sum((0, 1), dtype=torch.float32)
+                    bias_gradient += (of_words * counted[chunk].to(dtype)).sum((0, 1), dtype=torch.float32)
         if hidden_gradient is not None and weight_gradient is not None:
             ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         return loss, nll
@@ -107,21 +113,24 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor, of_nll: Tensor) -> tuple[Tensor | None, ...]:
         gradients = (None if gradient is None else gradient * of_loss for gradient in ctx.saved_tensors)
-        return *gradients, None, None, None, None, None
+        return *gradients, None, None, None, None, None, None
 
 
-def _gradients_in_place(logits: Tensor, targets: Tensor, smoothing: float, r_drop: float) -> tuple[Tensor, Tensor]:
+def _gradients_in_place(
+    logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, r_drop: float
+) -> tuple[Tensor, Tensor]:
     """What logits (P, N, V) of targets (N,) add to the loss but for the uniform part's logits, and to the plain sum.
 
-    The logits become the gradients of the first.
+    The logits become the gradients of the first, also those of tokens that do not count: there both passes have the same, and
+    the caller sees to it that nothing comes of them.
     """
     scores = logits.float()
     targets = targets[:, None].expand(len(logits), -1, -1)
     p = scores.softmax(-1)
     # log p = score - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
     log_normaliser = scores.amax(-1) - p.amax(-1).log()
-    nll = (log_normaliser - scores.gather(-1, targets)[..., 0]).sum()
-    loss = (1 - smoothing) * nll + smoothing * log_normaliser.sum()
+    nll = ((log_normaliser - scores.gather(-1, targets)[..., 0]) * real).sum()
+    loss = (1 - smoothing) * nll + smoothing * (log_normaliser * real).sum()
     if r_drop and len(logits) == 2:
         log_ratio = scores[0] - scores[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
         disagreement, gradients = _disagreement(p[0], p[1], log_ratio)

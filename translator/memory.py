@@ -32,10 +32,14 @@ def telling_of_memory(advice: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not known and not any(sign in str(error) for sign in OUT_OF_MEMORY):
+        if not is_of_memory(error):
             raise
         raise OutOfMemory(f"out of memory: {advice}") from error
+
+
+def is_of_memory(error: Exception) -> bool:
+    """Whether an error is that memory did not suffice."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def memory_of(device: torch.device) -> int:
@@ -50,9 +54,9 @@ def memory_of(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> float:
-    """The most that this process has held so far, in GiB: on a GPU its tensors there, elsewhere all of it."""
+    """The most that this process has held so far, in GiB: on a GPU what PyTorch has there, elsewhere all of it."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
+        return torch.cuda.max_memory_reserved(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 

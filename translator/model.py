@@ -163,12 +163,13 @@ class Transformer(nn.Module):
         """Logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""
         return self.output(self._decode_all(source, target))[..., : self.target_vocab]
 
-    def hidden(self, source: Tensor, target: Tensor, real: Tensor) -> Tensor:
-        """What is left to project to the vocabulary, (N, D): the decoder's output at the positions `real` (N,) of B x T.
+    def hidden(self, source: Tensor, target: Tensor, real: Tensor | None) -> Tensor:
+        """What is left to project to the vocabulary, (N, D): the decoder's output at `real` (N,) of B x T positions, or at all.
 
         The loss projects these itself: the vocabulary is most of a small model's work, and padding needs none of it.
         """
-        return self._decode_all(source, target).flatten(0, 1)[real]
+        hidden = self._decode_all(source, target).flatten(0, 1)
+        return hidden if real is None else hidden[real]
 
     def _decode_all(self, source: Tensor, target: Tensor) -> Tensor:
         return self.decode(target, self.encode(source), padding_mask(source, PAD_ID))[0]

@@ -59,8 +59,9 @@ class Muon(Optimizer):
             for shape, of_shape in directions.items():
                 updates = divide(partial(orthogonalised, precision=self.precision), stacked(list(of_shape.values())))
                 updates = updates.to(torch.float32, memory_format=torch.contiguous_format)
+                updates *= -group["lr"] * 0.2 * math.sqrt(max(shape))
                 held = [held_like(update, matrix) for matrix, update in zip(of_shape, updates, strict=True)]
-                torch._foreach_add_(list(of_shape), held, alpha=-group["lr"] * 0.2 * math.sqrt(max(shape)))
+                torch._foreach_add_(list(of_shape), held)
 
     def _momentum(self, matrix: Tensor) -> Tensor:
         state = self.state[matrix]

@@ -19,11 +19,14 @@ from translator.muon import Muon
 DECAY_SHARE = 0.4
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: torch.dtype = torch.float32) -> list[Optimizer]:
+def build_optimizers(
+    model: nn.Module, config: OptimConfig, *, precision: torch.dtype = torch.float32, capturable: bool = False
+) -> list[Optimizer]:
     """The optimizers of a model's weights: AdamW for all, or Muon for the layers' matrices and AdamW for the rest.
 
     AdamW: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, fused. Weight decay acts on matrices; biases and
     normalisation scales are free of it. `precision` is that of the model's products: Muon's are in bf16 too where those are.
+    `capturable`: for steps that are recorded in CUDA graphs, with learning rates that lie on the GPU.
     """
     matrices, vectors = [p for p in model.parameters() if p.dim() >= 2], [p for p in model.parameters() if p.dim() < 2]
     optimizers: list[Optimizer] = []
@@ -37,7 +40,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: torch.
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     optimizers.append(torch.optim.AdamW(
         groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, weight_decay=config.weight_decay,
-        fused=True))
+        fused=True, capturable=capturable))
     return optimizers
 
 

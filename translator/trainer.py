@@ -29,7 +29,7 @@ from translator.interruption import Interrupted, Interruption
 from translator.memory import give_back_freed_memory, telling_of_memory
 from translator.metrics import better
 from translator.model import Transformer
-from translator.optim import WeightAverage, learning_rate, load_state_tensors, state_tensors
+from translator.optim import WeightAverage, learning_rate
 from translator.run_folder import RunFolder
 from translator.selection import Validation, fraction_done, out_of_patience, ranked, to_average, to_keep
 from translator.state import Outcome, TrainingState, Unlogged, outcome_of, state_of
@@ -100,17 +100,18 @@ class Trainer:
     def time_update(self) -> float:
         """Seconds that an update of usual size takes, after one of the largest: memory that suffices here suffices to the end.
 
-        Both are updates at a learning rate of 0, after which the optimizers forget them.
+        All are updates at a learning rate of 0, after which the optimizers forget them.
         """
-        remembered = {name: tensor.clone() for name, tensor in state_tensors(self.updater.optimizers).items()}
+        remembered = {name: tensor.clone() for name, tensor in self.updater.state().items()}
         scaler = self.updater.scaler.state_dict()
         seconds = 0.0
         largest, usual = (self.batches.of_size(self.state.epoch, quantile) for quantile in (1.0, 0.5))
-        for batch in (largest, usual, usual):  # the first two pay for set-up
+        set_up = 2 if self.updater.device.type == "cuda" else 1  # where updates are replayed, one of them pays for recording
+        for batch in (largest, *[usual] * set_up, usual):
             start = time.perf_counter()
             self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0)
             seconds = time.perf_counter() - start
-        load_state_tensors(self.updater.optimizers, remembered)
+        self.updater.load_state(remembered)
         self._load_scaler(scaler)
         return seconds
 
@@ -332,7 +333,7 @@ class Trainer:
         self.state.divergence = asdict(self._divergence)
         self.state.unlogged = asdict(self._unlogged)
         weights = self._trained or weights_of(self.updater.model)
-        training = {f"optimizer.{name}": tensor for name, tensor in state_tensors(self.updater.optimizers).items()}
+        training = {f"optimizer.{name}": tensor for name, tensor in self.updater.state().items()}
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
             weights = self.average.weights
@@ -361,7 +362,7 @@ class Trainer:
             weights = _under("raw.", training)
         load_into(self.updater.model, weights, self.checkpoints.path)
         try:
-            load_state_tensors(self.updater.optimizers, _under("optimizer.", training))
+            self.updater.load_state(_under("optimizer.", training))
         except (ValueError, IndexError, KeyError) as error:
             raise UserError(f"{self.checkpoints.path}: training.safetensors is of another training: {error}") from error
 

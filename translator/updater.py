@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
@@ -21,7 +22,13 @@ from translator.distributed import shard, size, totals, whole
 from translator.loss import projected_cross_entropy
 from translator.memory import telling_of_memory
 from translator.model import Transformer
-from translator.optim import build_optimizers
+from translator.optim import build_optimizers, load_state_tensors, state_tensors
+from translator.positions import SinusoidalPositions
+from translator.replay import Recordings, Work
+from translator.tokenizer import PAD_ID
+
+# On a GPU lengths are padded to a multiple of this: batches are of few shapes then, which `Recordings` live on.
+LENGTHS_TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Step:
 
 
 class Updater:
-    """Updates `model`, where it lies, with matrix products in `precision`."""
+    """Updates `model`, where it lies, with matrix products in `precision`. One GPU replays what it has once been asked for."""
 
     def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: torch.dtype) -> None:
         self.optim = optim
@@ -59,9 +66,12 @@ class Updater:
                 layer.compile(dynamic=True)
             # From now on nothing in this process runs compiled but updates: for a validation it is not worth while.
             torch.compiler.set_stance("force_eager")
-        self.optimizers = build_optimizers(self.model, optim, precision=precision)
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
+        replay = train.cuda_graphs and self.device.type == "cuda" and size() == 1 and not self.scaler.is_enabled()
+        self._recordings = Recordings(self.device) if replay else None
+        self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
+        self._sinusoidal = [module for module in self.model.modules() if isinstance(module, SinusoidalPositions)]
         # What profiles show by name; a benchmark puts its own here.
         self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
@@ -77,31 +87,104 @@ class Updater:
     def _step(self, batches: Sequence[Batch], rate: float) -> Step:
         tokens = int(totals(sum(batch.num_tokens for batch in batches))[0])
         self._parallel.train()
-        loss = nll = torch.zeros((), device=self.device)
-        for number, batch in enumerate(batches, start=1):
-            self._meet_after(last=number == len(batches))
-            torch.manual_seed(batch.seed)
-            with self.phase("forward"):
-                batch_loss, batch_nll = self._of(self._parallel, batch)
-            with self.phase("backward"):
-                # The processes' gradients are averaged; it is their sum that is wanted.
-                self.scaler.scale(batch_loss * (size() / tokens)).backward()
-            loss, nll = loss + batch_loss.detach(), nll + batch_nll
+        loss, nll = self._gradients(batches, tokens)
         with self.phase("optimizer"):
-            for optimizer in self.optimizers:
-                self.scaler.unscale_(optimizer)
-            norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf))
+            [norm] = self._do(self._clip_gradients)
             # An update's only wait for the device; what it does next it does while the next batches are made.
             *losses, gradient_norm = torch.stack([loss, nll, norm]).tolist()
             if math.isfinite(gradient_norm):
-                for optimizer in self.optimizers:
-                    for group in optimizer.param_groups:
-                        group["lr"] = rate
-                    self.scaler.step(optimizer)
+                self._do(self._apply_gradients, torch.tensor(rate, dtype=torch.float64))
             self.scaler.update()
-            self.model.zero_grad(set_to_none=True)
+            self._forget_gradients()
         total_loss, total_nll = totals(*losses)
         return Step(tokens, total_loss / tokens, total_nll / tokens, gradient_norm, rate)
+
+    def _gradients(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
+        """Leave the weights the gradients of all batches of an update of so many tokens; the batches' losses, summed."""
+        try:
+            return self._accumulated(batches, tokens)
+        except torch.OutOfMemoryError:
+            if not self._recordings:
+                raise
+        self._recordings.give_up()
+        self._forget_gradients()
+        return self._accumulated(batches, tokens)
+
+    def _accumulated(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
+        loss = nll = torch.zeros((), device=self.device)
+        # The processes' gradients are averaged; it is their sum that is wanted.
+        share = torch.tensor(size() / tokens)
+        for number, batch in enumerate(batches, start=1):
+            self._meet_after(last=number == len(batches))
+            torch.manual_seed(batch.seed)
+            if self._recordings is not None:
+                self._recordings.depend_on(self._tables())
+            with nullcontext() if self._recordings is None else self.phase("replay"):
+                batch_loss, batch_nll = self._do(self._add_gradients, *self._inputs(batch), share)
+            loss, nll = loss + batch_loss, nll + batch_nll
+        return loss, nll
+
+    def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What `_Loss` is given of a batch, still on the CPU."""
+        if self.device.type != "cuda":
+            return batch.source, batch.target_in, batch.target_out, batch.real.flatten().nonzero()[:, 0]
+        # Few shapes are worth more there than padding that is spared the projection.
+        return tuple(self._lengthened(ids) for ids in (batch.source, batch.target_in, batch.target_out))
+
+    def _lengthened(self, ids: Tensor) -> Tensor:
+        """(B, T) padded to a multiple of `LENGTHS_TOGETHER`, as far as learned positions reach."""
+        config, length = self.model.config, ids.size(1)
+        missing = -length % LENGTHS_TOGETHER
+        if config.positions == "learned":
+            missing = max(0, min(missing, config.max_positions - length))
+        return F.pad(ids, (0, missing), value=PAD_ID)
+
+    def _do(self, work: Work, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return work(*inputs) if self._recordings is None else self._recordings.do(work, *inputs)
+
+    def _tables(self) -> tuple[int, ...]:
+        """Where tables of positions lie, which lie elsewhere once a longer sentence has come."""
+        return tuple(module.table.data_ptr() for module in self._sinusoidal)
+
+    def _add_gradients(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """A batch's loss and likelihood as `loss` has them. Adds to the weights' gradients, of the loss times the share."""
+        *of_batch, share = (x.to(self.device, non_blocking=True) for x in inputs)
+        with self.phase("forward"), autocast(self.device, self.precision):
+            loss, nll = self._parallel(*of_batch)
+        with self.phase("backward"):
+            self.scaler.scale(loss * share).backward()
+        return loss.detach(), nll
+
+    def _clip_gradients(self) -> tuple[Tensor, ...]:
+        """The norm of the gradients, which are shortened where it is above `optim.clip_norm`."""
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        return (whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf)),)
+
+    def _apply_gradients(self, rate: Tensor) -> tuple[Tensor, ...]:
+        """A step of the optimizers at a learning rate, which is read where it lies on a GPU."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate.float() if rate.is_cuda else rate.item()
+            self.scaler.step(optimizer)
+        return ()
+
+    def _forget_gradients(self) -> None:
+        """Where updates are replayed they stay where they are, as zeros."""
+        if self._recordings is None:
+            self.model.zero_grad()
+        else:
+            torch._foreach_zero_([weight.grad for weight in self.model.parameters() if weight.grad is not None])
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the optimizers remember, by name."""
+        return state_tensors(self.optimizers)
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give them back what `state` took from their like."""
+        load_state_tensors(self.optimizers, tensors)
+        if self._recordings is not None:
+            self._recordings.forget()
 
     def _advice(self, batches: Sequence[Batch]) -> str:
         cells = max(batch.target_out.numel() for batch in batches)
@@ -114,15 +197,8 @@ class Updater:
 
         By the caller's model, whole in this process. Raises OutOfMemory, with what to lower.
         """
-        with telling_of_memory(self._advice([batch])):
-            return self._of(self._loss, batch)
-
-    def _of(self, loss: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        # Numbers, found on the CPU: to count what a mask picks would wait for a GPU.
-        real = batch.real.flatten().nonzero()[:, 0].to(self.device, non_blocking=True)
-        batch = batch.to(self.device)
-        with autocast(self.device, self.precision):
-            return loss(batch.source, batch.target_in, batch.target_out, real)
+        with telling_of_memory(self._advice([batch])), autocast(self.device, self.precision):
+            return self._loss(*(x.to(self.device, non_blocking=True) for x in self._inputs(batch)))
 
     def _meet_after(self, *, last: bool) -> None:
         """Gradients meet those of the other processes after the last batch of an update alone."""
@@ -143,11 +219,19 @@ class _Loss(nn.Module):
         self.model = model
         self.train_config = train
 
-    def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """source (B, S), target_in and target_out (B, T) -> loss and likelihood, summed over real tokens.
+
+        real: their numbers among all B x T, which spares the rest the projection to the vocabulary. Without it as many are
+        projected as there are positions, of which a GPU need not be asked how many count.
+        """
         passes = self.train_config.passes if self.model.training else 1
-        hidden = self.model.hidden(
-            source.repeat(passes, 1), target_in.repeat(passes, 1),
-            torch.cat([real + number * target_in.numel() for number in range(passes)]))
+        projected = None if real is None else torch.cat([real + number * target_in.numel() for number in range(passes)])
+        hidden = self.model.hidden(source.repeat(passes, 1), target_in.repeat(passes, 1), projected)
+        targets = target_out.flatten()
         return projected_cross_entropy(
-            hidden, self.model.output.weight, target_out.flatten()[real], passes=passes, bias=self.model.output.bias,
+            hidden, self.model.output.weight, targets if real is None else targets[real],
+            real=targets != PAD_ID if real is None else None, passes=passes, bias=self.model.output.bias,
             smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop)

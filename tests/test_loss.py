@@ -66,12 +66,13 @@ def test_two_passes_weigh_half_each_and_r_drop_adds_their_disagreement(r_drop):
     torch.testing.assert_close(ours, torch.autograd.grad(expected, (hidden, weight)))
 
 
+@pytest.mark.parametrize("counting", [[True, False, True, True, False] * 2 + [True] * 3, [False] * 13], ids=["some", "none"])
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_tokens_that_do_not_count_might_as_well_not_be_there(smoothing, with_bias, passes):
+def test_tokens_that_do_not_count_might_as_well_not_be_there(smoothing, with_bias, passes, counting):
     hidden, weight, targets = example(tokens=13 * passes)
-    targets, real = targets[:13], torch.tensor([True, False, True, True, False] * 2 + [True] * 3)
+    targets, real = targets[:13], torch.tensor(counting)
     bias = torch.randn(len(weight), requires_grad=True) if with_bias else None
     wanted = [hidden, weight, *([bias] if bias is not None else [])]
     options = {"bias": bias, "passes": passes, "smoothing": smoothing, "r_drop": 5.0 * (passes - 1)}

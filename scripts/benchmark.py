@@ -65,6 +65,8 @@ def main() -> None:
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), help="print the ratios of two reports")
     options = parser.parse_intermixed_args()
     require_wanted(parser, options)
+    if options.output.is_dir():
+        raise UserError(f"--output: {options.output} is a folder; name a file")
     if options.compare:
         before, after = map(load_report, options.compare)
         print("\n".join(compare(before, after)))

@@ -23,6 +23,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of files that are wrong in one way each, and of one that is right."""
     folder = tmp_path_factory.mktemp("bad")
     write_pairs(folder / "good.tsv", PAIRS)
+    (folder / "folder.tsv").mkdir()
     write_pairs(folder / "few.tsv", PAIRS[:3])
     write_pairs(folder / "longer.tsv", [("A tree.", "Ein Baum."), (" ".join(["trees"] * 30), " ".join(["Bäume"] * 30))])
     write_pairs(folder / "long.tsv", [("a" * 100_000, "b" * 100_000)] * 3 + [("c" * 100_000, "d" * 100_000)] * 30)
@@ -67,6 +68,8 @@ TRAIN = {
     "no training data": ("train.max_epochs=1", "data.train"),
     "vocabulary too small": ("data.train={bad}/good.tsv tokenizer.vocab_size=20", "tokenizer.vocab_size=20"),
     "no such folder": ("data=tatoeba data.path=./nowhere", "./nowhere"),
+    "a folder for a file": ("data.train={bad}/folder.tsv", "is a folder"),
+    "what only data.path has": ("data.train={bad}/good.tsv data.revision=main", "data.revision"),
     "misspelt option": ("data.train={bad}/good.tsv train.max_epoch=3", "did you mean train.max_epochs"),
     "misspelt group": ("data.train={bad}/good.tsv modle=tiny", "did you mean model"),
     "new option": ("data.train={bad}/good.tsv +train.max_epoch=3", "did you mean train.max_epochs"),
@@ -104,6 +107,23 @@ def test_a_run_goes_on_with_its_own_options_or_not_at_all(script, bad, tmp_path)
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
+def test_a_run_that_lost_a_file_says_so_or_makes_it_anew(script, bad, tmp_path):
+    base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]
+    assert script("train", *base).returncode == 0
+    weights, config = tmp_path / "run" / "model.safetensors", tmp_path / "run" / "config.yaml"
+    before, options = weights.read_bytes(), config.read_text()
+    weights.unlink()
+    assert_user_error(script("translate", f"run={tmp_path}/run", stdin=b"x\n"), "model.safetensors")
+    again = script("train", *base)
+    assert again.returncode == 0, again.stderr
+    assert weights.read_bytes() == before
+    config.unlink()
+    assert_user_error(script("train", *base, "model.d_ff=48"), "config.yaml", "name=")
+    assert not config.exists()
+    config.write_text(options)
+    assert script("train", *base).returncode == 0
+
+
 def test_a_start_that_failed_binds_to_nothing(script, bad, tmp_path):
     """What the message advises can be done under the same name: nothing has been learned yet."""
     base = [
@@ -137,6 +157,7 @@ def test_evaluate(script, run_folder, bad, case):
 TRANSLATE = {
     "not a run": ("run={bad}/notarun", "config.yaml"),
     "no input": ("run={run} input={bad}/nothing", "nothing"),
+    "a folder for input": ("run={run} input={bad}", "is a folder"),
     "no option of a number": ("run={run} search.beam_size.x=2", "search.beam_size"),
     "no option of a list": ("run={run} search.banned.x=2", "configuration"),
     "an empty phrase": ("run={run} search.banned=['']", "search.banned"),

@@ -179,7 +179,7 @@ def test_no_run_folder_and_no_weights_are_told_apart(tmp_path, run_folder):
         RunFolder(tmp_path).load_config()
     shutil.copytree(run_folder, tmp_path / "copy")
     (tmp_path / "copy" / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="no weights yet"):
+    with pytest.raises(UserError, match="has no model.safetensors"):
         RunFolder(tmp_path / "copy").load_weights()
     with pytest.raises(UserError, match="no trained run"):
         newest_run(tmp_path)

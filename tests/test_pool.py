@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -45,6 +46,16 @@ def test_answers_come_in_order_and_questions_are_asked_as_they_are_needed(worker
         assert next(answers) == number**2
     assert next(questions) <= 100 + (AHEAD + 1) * workers
     assert list(in_order(squared, range(3), workers=workers, remedy="")) == [0, 1, 4]
+
+
+def own_number() -> Callable[[object], int]:
+    return lambda _: os.getpid()
+
+
+def test_no_more_workers_are_started_than_there_are_questions():
+    numbers = list(in_order(own_number, range(2), workers=1000, remedy=""))
+    assert len({os.getpid(), *numbers}) == 3
+    assert list(in_order(own_number, (), workers=1000, remedy="")) == []
 
 
 def test_what_fails_in_a_worker_fails_here():

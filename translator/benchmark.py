@@ -158,7 +158,7 @@ def load_report(path: Path) -> dict[str, Any]:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a report of a benchmark: {error}") from error
-    if not isinstance(report, dict):
+    if not isinstance(report, dict) or "machine" not in report:
         raise UserError(f"{path}: not a report of a benchmark")
     return report
 

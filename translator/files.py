@@ -48,9 +48,9 @@ def load_tensors(path: Path) -> Weights:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
             expected = (file.metadata() or {}).get(SUM)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or missing weights: {error}") from error
+        raise UserError(f"{path}: damaged or missing weights: {error}; take the file from a copy") from error
     if expected is not None and _sum_of(tensors) != expected:
-        raise UserError(f"{path}: damaged weights: they are not those that were written")
+        raise UserError(f"{path}: damaged weights: they are not those that were written; take the file from a copy")
     return tensors
 
 

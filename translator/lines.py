@@ -179,6 +179,8 @@ def open_input(name: str | None, option: str = "input") -> AbstractContextManage
     """A file, unpacked if its name ends in .gz; stdin without a name. `option`: which names it."""
     if name is None:
         return nullcontext(cast(io.BufferedReader, sys.stdin.buffer))
-    if Path(name).is_dir() or not Path(name).exists():
+    if Path(name).is_dir():
+        raise UserError(f"{option}={name}: is a folder; name a file")
+    if not Path(name).exists():
         raise UserError(f"{option}={name}: no such file")
     return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")

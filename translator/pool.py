@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from typing import Protocol, TypeVar
 
@@ -44,10 +45,12 @@ def in_order(
     if workers == 1:
         yield from alone(make, questions)
         return
-    numbered, wanted = enumerate(questions), 0
+    questions = iter(questions)
+    begun = list(islice(questions, workers))  # who would have none is not started
+    numbered, wanted = enumerate(chain(begun, questions)), 0
     busy: dict[Connection, int] = {}
     answers: dict[int, Answer] = {}
-    with _started(workers) as idle:
+    with _started(len(begun)) as idle:
         for new in idle:
             with _surviving(remedy):
                 new.send(make)

@@ -67,13 +67,17 @@ class RunFolder:
     def has_begun(self) -> bool:
         """Whether there is anything here that was learned: a start that failed, for want of memory say, leaves nothing.
 
-        UserError where config.yaml is another program's.
+        UserError where config.yaml is another program's, or gone from what was learned.
         """
-        if not self.config_file.is_file():
-            return False
-        self.load_config()
-        learned = (self.model_file, self.metrics_file, self.outcome_file)
-        return bool(self.checkpoints.resumable()) or any(file.is_file() for file in learned)
+        files = (self.model_file, self.metrics_file, self.outcome_file)
+        learned = bool(self.checkpoints.resumable()) or any(file.is_file() for file in files)
+        if self.config_file.is_file():
+            self.load_config()
+        elif learned:
+            raise UserError(
+                f"{self.path}: what was trained here has lost its config.yaml; take that from a copy of the run, or choose "
+                "another name= to start anew")
+        return learned and self.config_file.is_file()
 
     def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         self.checkpoints.path.mkdir(parents=True, exist_ok=True)
@@ -159,7 +163,8 @@ class RunFolder:
     def load_weights(self) -> Weights:
         """The weights to translate with."""
         if not self.model_file.is_file():
-            raise UserError(f"{self.path}: no weights yet; they are written at the first validation of a training")
+            raise UserError(
+                f"{self.path}: has no model.safetensors; a training writes it at its first validation, or when it goes on")
         return load_tensors(self.model_file)
 
     def save_shortlist(self, shortlist: Shortlist) -> None:

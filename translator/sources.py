@@ -35,6 +35,7 @@ from translator.text_files import (
     read_lines,
     refuse_lone_returns,
     refuse_null_rows,
+    require_file,
     warn_of_line_breaks,
 )
 
@@ -190,8 +191,7 @@ def identity(config: DataConfig) -> list[Any]:
         _require_folder_or_hub_id(config.path)
         return _commit(config) or [rows and rows._fingerprint for rows in (read(config, split) for split in SPLITS)]
     for file in files:
-        if not file.is_file():
-            raise UserError(f"{file}: no such file (named by data.train, data.validation or data.test)")
+        require_file(file, " (named by data.train, data.validation or data.test)")
     return list(map(_version, files))
 
 
@@ -296,8 +296,7 @@ def _load_table(path: Path, *, streaming: bool = False) -> Dataset:
     if reader is None:
         raise UserError(
             f"{path}: expected {', '.join(READERS)}, plain or .gz, or a pair of text files as [SOURCES,TARGETS]")
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
+    require_file(path)
     if not path.stat().st_size:
         raise UserError(f"{path}: is empty")
     builder, options = reader

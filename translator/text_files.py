@@ -17,13 +17,19 @@ from translator.console import say
 from translator.errors import UserError
 
 
+def require_file(path: Path, named: str = "") -> None:
+    """UserError where there is no file; `named`: by what."""
+    if not path.is_file():
+        what = "is a folder; name a file" if path.is_dir() else "is no ordinary file" if path.exists() else "no such file"
+        raise UserError(f"{path}: {what}{named}")
+
+
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them.
 
     A byte order mark before the first is no part of it.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
+    require_file(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, start=1):

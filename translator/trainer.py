@@ -281,7 +281,7 @@ class Trainer:
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
         earlier = outcome_of(decide(self.folder.load_outcome))
-        if earlier is not None and earlier.update == self.state.update:
+        if earlier is not None and earlier.update == self.state.update and decide(self.folder.model_file.is_file):
             return earlier
         best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}

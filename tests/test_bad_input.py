@@ -69,7 +69,6 @@ TRAIN = {
     "vocabulary too small": ("data.train={bad}/good.tsv tokenizer.vocab_size=20", "tokenizer.vocab_size=20"),
     "no such folder": ("data=tatoeba data.path=./nowhere", "./nowhere"),
     "a folder for a file": ("data.train={bad}/folder.tsv", "is a folder"),
-    "what only data.path has": ("data.train={bad}/good.tsv data.revision=main", "data.revision"),
     "misspelt option": ("data.train={bad}/good.tsv train.max_epoch=3", "did you mean train.max_epochs"),
     "misspelt group": ("data.train={bad}/good.tsv modle=tiny", "did you mean model"),
     "new option": ("data.train={bad}/good.tsv +train.max_epoch=3", "did you mean train.max_epochs"),

@@ -506,7 +506,7 @@ def test_a_cache_within_the_data_is_no_part_of_them(tmp_path, monkeypatch):
 
 DATA_CHANGES = [
     {"limit": 50}, {"holdout": 4}, {"max_characters": 150}, {"max_ratio": 2.5}, {"source": "de", "target": "en"},
-    {"validation": "b.tsv"}, {"test": "b.tsv"}, {"train": "c.tsv"}]
+    {"validation": "b.tsv"}, {"test": "b.tsv"}, {"train": "c.tsv"}, {"config": "x"}, {"revision": "x"}, {"folder": "x"}]
 TOKENIZER_CHANGES = [
     {"model_type": "bpe"}, {"vocab_size": 310}, {"joint": False, "vocab_size": 290}, {"byte_fallback": False, "vocab_size": 60},
     {"character_coverage": 0.99}]

@@ -54,8 +54,6 @@ class DataConfig:
             require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")
         require(all(map(is_tag, self.tags)), "data.target", "must join names without spaces, < and >")
         require(bool(self.directions), "data.source", "and data.target are the same; name two languages or columns")
-        for name in ("config", "revision", "folder"):
-            require(self.path is not None or getattr(self, name) is None, f"data.{name}", "is for data.path; leave it out")
         require(self.holdout >= 1, "data.holdout", "must be at least 1 pair")
         require(self.limit is None or self.limit >= 1, "data.limit", "must be null or at least 1 pair")
         if self.window is not None:

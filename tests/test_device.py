@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import model_config, random_model
-from translator import cpu
+from translator import cpu, device
 from translator.cpu import multiply_by_onednn, onednn
 from translator.device import DecodingPrecision, resolve_device
 from translator.errors import UserError
@@ -38,6 +38,25 @@ def test_products_stay_float32_whoever_makes_them() -> None:
         left, right = torch.rand(rows, inner), torch.rand(inner, columns)
         exact = left.double() @ right.double()
         assert ((left @ right - exact).abs() / exact).max() < 1e-5
+
+
+@pytest.mark.parametrize(("few", "many", "probes", "chosen"), [
+    (0.01, 0.01, 1, "fp32"), (0.9, 1.2, 2, "fp32"), (0.9, 2.0, 2, "bf16")])
+def test_a_processor_that_is_slow_at_bf16_is_asked_for_little(
+    monkeypatch: pytest.MonkeyPatch, few: float, many: float, probes: int, chosen: str
+) -> None:
+    """Times as fast as float32 at a few rows and at many: hopeless at few, it is not asked for many."""
+    asked: set[int] = set()
+
+    def seconds(_: torch.device, dtype: torch.dtype, rows: int, products: int) -> float:
+        asked.add(rows)
+        return 1.0 if dtype == torch.float32 else 1 / (few if rows < 100 else many)
+
+    monkeypatch.setattr(device, "_product_seconds", seconds)
+    device._bf16_speedup.cache_clear()
+    assert device.settled_precision("auto", torch.device("cpu")) == chosen
+    device._bf16_speedup.cache_clear()
+    assert len(asked) == probes
 
 
 def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,19 @@ def test_weights_that_are_not_numbers_are_named(tokenizer):
         translator(["She sees two trees."])
 
 
+def test_a_model_is_loaded_without_random_numbers_and_the_compiler(run_folder):
+    """Neither is for what is there already, and PyTorch's compiler takes seconds to import."""
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    Translator(run_folder, device="cpu")
+    assert torch.get_rng_state().equal(before)
+    program = (
+        "import sys; from translator.translate import Translator\n"
+        f"Translator({str(run_folder)!r}, device='cpu')(['She sees it.'])\n"
+        "assert 'torch._dynamo' not in sys.modules")
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 def test_a_model_that_moves_is_followed(tokenizer):
     model = random_model(vocab=len(tokenizer))
     translator = Translator.of(model, tokenizer, tokenizer, search=search_config())

@@ -18,9 +18,11 @@ PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch
 
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
-# Rows of the matrices by whose product precisions are compared, and such products between two readings of the clock. On a GPU
-# far more: beside other programs, to ask for a small product takes longer than the product itself.
-CPU_PROBE, GPU_PROBE = (2**11, 1), (2**14, 20)
+# Rows of the matrices by whose products precisions are compared, and such products between two readings of the clock. On a GPU
+# many: beside other programs, to ask for a small product takes longer than the product itself. A CPU without instructions for
+# bf16 takes a second for what takes it 10 ms in float32: there a few rows are tried first, and tell enough if they are so slow.
+GPU_PROBES, CPU_PROBES = ((2**14, 20),), ((2**5, 1), (2**11, 1))
+HOPELESS_SPEEDUP = 0.2
 
 
 def resolve_device(name: str) -> torch.device:
@@ -77,17 +79,23 @@ def _faster_precision(device: torch.device) -> Literal["fp32", "bf16"]:
 @cache
 def _bf16_speedup(device: torch.device) -> float:
     """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size; once a process."""
-    seconds = {}
-    rows, products = CPU_PROBE if device.type == "cpu" else GPU_PROBE
-    for dtype in (torch.float32, torch.bfloat16):
-        left = torch.ones(rows, 512, device=device, dtype=dtype)
-        right = torch.ones(512, 512, device=device, dtype=dtype)
-        runs = []
-        for _ in range(5):  # the first pays for set-up; the fastest is the least disturbed
-            start = time.perf_counter()
-            for _ in range(products):
-                product = left @ right
-            float(product[0, 0])  # reading a number waits for the device
-            runs.append(time.perf_counter() - start)
-        seconds[dtype] = min(runs)
-    return seconds[torch.float32] / seconds[torch.bfloat16]
+    speedup = 0.0
+    for rows, products in CPU_PROBES if device.type == "cpu" else GPU_PROBES:
+        float32, bf16 = (_product_seconds(device, dtype, rows, products) for dtype in (torch.float32, torch.bfloat16))
+        speedup = float32 / bf16
+        if speedup < HOPELESS_SPEEDUP:
+            break
+    return speedup
+
+
+def _product_seconds(device: torch.device, dtype: torch.dtype, rows: int, products: int) -> float:
+    left = torch.ones(rows, 512, device=device, dtype=dtype)
+    right = torch.ones(512, 512, device=device, dtype=dtype)
+    runs = []
+    for _ in range(5):  # the first pays for set-up; the fastest is the least disturbed
+        start = time.perf_counter()
+        for _ in range(products):
+            product = left @ right
+        float(product[0, 0])  # reading a number waits for the device
+        runs.append(time.perf_counter() - start)
+    return min(runs)

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from translator.distributed import held_like
 from translator.errors import UserError
 from translator.files import Weights
+
+# What fills a tensor with random numbers as a model is made, and returns it.
+DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, a model is made without random numbers, for weights that are there already.
+
+    To draw them takes longer than to load as many; and the first that are drawn on the meta device have PyTorch import its
+    compiler, which took half of the time until a sentence was translated.
+    """
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return next(iter((*args, *kwargs.values()))) if function in DRAWS else function(*args, **kwargs)
 
 
 def weights_of(model: nn.Module) -> Weights:

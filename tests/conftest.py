@@ -17,7 +17,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
-from tests.forked import ONE_THREAD, forks, run_script
+from tests.forked import forks, run_script
 from translator.batching import Batch, collate
 from translator.building import build, from_hydra, to_yaml
 from translator.cleaning import Counts, HeldOut, clean
@@ -52,6 +52,7 @@ PAIRS = [
 @pytest.fixture(scope="session", autouse=True)
 def _as_if_alone() -> None:
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
     for name in ("MAKEFLAGS", "ARGS"):  # which `make test ARGS=...` hands on; the recipes that tests run take their own
         os.environ.pop(name, None)
 
@@ -171,13 +172,13 @@ Script = Callable[..., subprocess.CompletedProcess[bytes]]
 @pytest.fixture(scope="session")
 def script() -> Script:
     """Run a script of ours as a user would: script("translate", "run=...", stdin=b"...")."""
-    before = os.environ | ONE_THREAD
+    before = dict(os.environ)
     forks()
 
     def run(
         name: str, *options: str, stdin: bytes = b"", timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[bytes]:
-        wanted = os.environ | ONE_THREAD | environment
+        wanted = os.environ | environment
         changed = {name for name in before | wanted if before.get(name) != wanted.get(name)}
         if all(name.startswith(("PYTEST_", "TRANSLATE_")) for name in changed):
             return run_script(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})

@@ -16,21 +16,18 @@ from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from unittest import mock
 
 # Scripts that between them import all that the others do.
 PRELOADED = ("train", "translate", "evaluate")
 SCRIPTS = Path(__file__).parent.parent / "scripts"
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 @cache
 def forks() -> ForkServerContext:
-    """Makes processes of one thread each, in the environment of the first call."""
+    """Makes processes in the environment of the first call."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.preloaded"])
-    with mock.patch.dict(os.environ, ONE_THREAD):
-        forkserver.ensure_running()
+    forkserver.ensure_running()
     return context
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,8 +25,7 @@ class Server:
         self.log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "scripts" / "serve.py"), "port=0", "device=cpu", *options], stderr=file, cwd=ROOT,
-                env=os.environ | {"OMP_NUM_THREADS": "1"})
+                [sys.executable, str(ROOT / "scripts" / "serve.py"), "port=0", "device=cpu", *options], stderr=file, cwd=ROOT)
         while not (found := re.search(r"http://([\d.]+):(\d+)/", self.said)):
             assert self.process.poll() is None, self.said
             time.sleep(0.05)

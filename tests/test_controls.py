@@ -484,7 +484,7 @@ def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):
     parent, child = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, ROOT / "scripts/translate.py", f"run={trained_folder}", "device=cpu", *SHORT], cwd=ROOT, stdin=child,
-        stdout=child, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "dumb"})
+        stdout=child, stderr=subprocess.DEVNULL, env=os.environ | {"TERM": "dumb"})
     os.close(child)
 
     unread = ""
@@ -519,7 +519,7 @@ def test_a_file_has_a_progress_bar_on_a_terminal_apart_from_its_translations(tra
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
         [sys.executable, ROOT / "scripts/translate.py", f"run={trained_folder}", "device=cpu", f"input={tmp_path / 'in.txt'}",
-         *SHORT], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+         *SHORT], cwd=ROOT,
         stdout=child if terminal == "both" else subprocess.PIPE, stderr=subprocess.PIPE if terminal == "neither" else child)
     os.close(child)
     piped, errors = process.communicate(timeout=120)

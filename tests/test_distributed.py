@@ -195,7 +195,7 @@ def start() -> Iterator[Start]:
     jobs: list[subprocess.Popen[bytes]] = []
 
     def torchrun(data: Path, launcher: list[str], *options: str) -> subprocess.Popen[bytes]:
-        environment = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         jobs.append(subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", *launcher, str(ROOT / "scripts" / "train.py"), *OPTIONS,
              f"data.train={data}", f"data.cache={data.parent}", f"runs={data.parent}", "name=run", *options],

@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 
 
 def evaluate_script(script, run: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return script("evaluate", f"run={run}", *SHORT, *options, OMP_NUM_THREADS="1", **environment)
+    return script("evaluate", f"run={run}", *SHORT, *options, **environment)
 
 
 def pair_of(files: Path, references: str = "test.de") -> tuple[str, str]:
@@ -85,7 +85,7 @@ def test_runs_that_translate_together_against_one_of_them(script, run_folder, tr
     result = evaluate_script(script, together, f"against={first}", *pair_of(files), "worst=0")
     assert result.returncode == 0, result.stderr
     assert f"{first} + {run_folder} on test.en: 24 sentences" in result.stdout.decode()
-    translated = script("translate", f"run={together}", *SHORT, stdin="\n".join(SOURCES).encode(), OMP_NUM_THREADS="1")
+    translated = script("translate", f"run={together}", *SHORT, stdin="\n".join(SOURCES).encode())
     own, alone = (
         (first / f"evaluation-test.en-{others}" / "hypothesis.txt").read_bytes()
         for others in (f"with-{run_folder.name}", "of-first"))

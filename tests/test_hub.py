@@ -123,7 +123,7 @@ def environment(hub: Hub, home: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name[:2] != "HF"}
     return kept | {
         "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "http_proxy": hub.url, "https_proxy": hub.url, "no_proxy": "127.0.0.1",
-        "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ def test_a_translation_stopped_twice_goes_on_and_is_the_same(script, trained_fol
     command = [sys.executable, str(ROOT / "scripts" / "translate.py"), *options, f"output={target}"]
     size = 0
     for how, code in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
-        stopped = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        stopped = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
         while not partial.is_file() or partial.stat().st_size <= size:
             assert stopped.poll() is None, stopped.communicate()
             time.sleep(0.002)
@@ -158,7 +158,7 @@ def test_a_killed_worker_is_one_line_and_the_same_command_goes_on(script, traine
     options = [f"run={trained_folder}", f"input={source}", "search=greedy", "search.max_length=12", "workers=2"]
     translating = subprocess.Popen(
         [sys.executable, str(ROOT / "scripts" / "translate.py"), *options, f"output={target}"], cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while not partial.is_file() or not partial.stat().st_size:
         assert translating.poll() is None, translating.communicate()
         time.sleep(0.002)
@@ -183,8 +183,7 @@ def test_a_killed_worker_is_one_line_and_the_same_command_goes_on(script, traine
 def peak_memory_of(*options: str) -> int:
     """KiB that scripts/translate.py held at most."""
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "translate.py"), *options], cwd=ROOT, stderr=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1"})
+        [sys.executable, str(ROOT / "scripts" / "translate.py"), *options], cwd=ROOT, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     assert status == 0
     return usage.ru_maxrss

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import signal
@@ -33,7 +32,7 @@ class Training:
              f"runs={folder}", "name=run", *TINY, "train.batch_tokens=150",
              "train.log_every=1", "train.max_updates=100000", "train.max_epochs=null", "train.max_minutes=null",
              "train.validate_every=20", "train.patience=null", *options],
-            cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
         while not happened():

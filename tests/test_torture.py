@@ -74,7 +74,7 @@ class Run:
             [sys.executable, *kind.launcher, str(ROOT / "scripts" / "train.py"), *OPTIONS, *kind.options,
              *(f"data.{split}={data / split}.tsv" for split in SPLITS), f"data.cache={data}",
              f"runs={folder.path.parent}", f"name={folder.path.name}"],
-            cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def kill(self) -> None:
         """All of its processes: a launcher that is stopped first cannot start others meanwhile."""

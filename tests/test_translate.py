@@ -174,13 +174,13 @@ def test_a_damaged_run_folder_is_named(run_folder, tmp_path, damage):
 
 
 def translate_script(script: Script, *options: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return script("translate", "device=cpu", *options, stdin=stdin, OMP_NUM_THREADS="1")
+    return script("translate", "device=cpu", *options, stdin=stdin)
 
 
 def test_script_keeps_lines_whatever_they_hold(script, run_folder, translator):
     stdin = b"".join(line.encode() + b"\n" for line in NASTY) + b"caf\xe9\r\n" + b"word " * 20_000 + b"\r\nShe sees.\r\nlast"
     result = script(  # under a locale that cannot spell them
-        "translate", f"run={run_folder}", "device=cpu", *SHORT, stdin=stdin, OMP_NUM_THREADS="1", LC_ALL="C", PYTHONUTF8="0")
+        "translate", f"run={run_folder}", "device=cpu", *SHORT, stdin=stdin, LC_ALL="C", PYTHONUTF8="0")
     output = result.stdout.split(b"\n")
     assert output.pop() == b""
     expected = [text.replace("\t", " ").encode() for text in translator([*NASTY, "", "", "She sees.", "last"], SHORT_SEARCH)]
@@ -223,7 +223,7 @@ def test_script_answers_each_line_as_it_is_written_and_stops_at_ctrl_c(run_folde
     """Who types a line gets its translation before typing the next."""
     process = subprocess.Popen(
         [sys.executable, ROOT / "scripts/translate.py", f"run={run_folder}", "device=cpu", *SHORT], cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     for line in SOURCES[:2]:
@@ -240,7 +240,7 @@ def test_a_full_disk_is_one_line(run_folder):
     with Path("/dev/full").open("wb") as full:
         result = subprocess.run(
             [sys.executable, ROOT / "scripts/translate.py", f"run={run_folder}", "device=cpu", *SHORT], cwd=ROOT, input=b"x\n",
-            env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=full, stderr=subprocess.PIPE)
+            stdout=full, stderr=subprocess.PIPE)
     assert result.returncode == 2
     assert b"No space left" in result.stderr
     assert b"Traceback" not in result.stderr
@@ -253,7 +253,7 @@ def test_closed_streams_are_empty_ones(run_folder, tmp_path, closed):
     command = f'exec "$@" {closed}'
     result = subprocess.run(
         ["sh", "-c", command, "sh", sys.executable, str(ROOT / "scripts/translate.py"), *options], cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, stdin=subprocess.DEVNULL)
+        capture_output=True, stdin=subprocess.DEVNULL)
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout.count(b"\n") == (closed == "2>&-")
 

@@ -61,8 +61,8 @@ def test_what_pieces_stand_for_makes_the_text(model_type, text):
 @given(text=st.text(st.characters(categories=("L", "N", "P", "S", "Zs"))))
 def test_visible_text_comes_back_as_unicodes_own_normal_form(model_type, text):
     tokenizer = MODELS[model_type]
-    # SentencePiece leaves one character alone that NFKC would change: Japanese writes ranges with it. And its own mark of a space
-    # is a space in a text as well.
+    # SentencePiece leaves one character alone that NFKC would change: Japanese writes ranges with it. And its own mark of a
+    # space is a space in a text as well.
     normal = "～".join(unicodedata.normalize("NFKC", part) for part in text.replace("▁", " ").split("～"))
     assert tokenizer.decode(tokenizer.encode([text]))[0].split() == normal.split()
 

@@ -34,7 +34,7 @@ from translator.search.restricted import search_among
 from translator.shortlist import Shortlist
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.translation import Request, Translation, join
-from translator.weights import Undrawn, load_into, require_fit
+from translator.weights import SkipInit, load_into, require_fit
 from translator.writing import normal, whole_words
 
 # Texts that are translated together: enough to fill batches with sentences of like length.
@@ -63,10 +63,10 @@ class Translator:
             elif not all(map(Tokenizer.same_as, tokenizers, first)):
                 raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
             weights = folder.load_weights()
-            with torch.device("meta"), Undrawn():  # where a model takes no memory, whatever sizes config.yaml says
+            with torch.device("meta"), SkipInit():  # where a model takes no memory, whatever sizes config.yaml says
                 require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
             with telling_of_memory(f"{run} does not fit beside what {where.type} holds already; free some, or use device=cpu"):
-                with Undrawn():
+                with SkipInit():
                     model = Transformer(config.model, *map(len, tokenizers))
                 load_into(model, weights, folder.model_file)
                 models.append(bare(convert(model.to(where).for_decoding(), precision)))

@@ -18,7 +18,7 @@ from translator.files import Weights
 DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_)
 
 
-class Undrawn(TorchFunctionMode):
+class SkipInit(TorchFunctionMode):
     """Inside, a model is made without random numbers, for weights that are there already.
 
     To draw them takes longer than to load as many; and the first that are drawn on the meta device have PyTorch import its

@@ -15,7 +15,7 @@ from translator.errors import UserError
 from translator.model import Transformer
 from translator.pretrained.parts import Pretrained
 from translator.run_folder import RunFolder
-from translator.weights import Undrawn, require_fit
+from translator.weights import SkipInit, require_fit
 
 __all__ = ["Pretrained", "adopt", "load_pretrained", "without_weights"]
 
@@ -33,7 +33,7 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
         from translator.pretrained.huggingface import load  # what it needs is for this alone
 
         pretrained = load(source, config)
-    with torch.device("meta"), Undrawn():  # where a model takes no memory, whatever its sizes
+    with torch.device("meta"), SkipInit():  # where a model takes no memory, whatever its sizes
         model = Transformer(pretrained.model, *map(len, pretrained.tokenizers))
     require_fit(model, pretrained.weights, Path(source))
     return pretrained

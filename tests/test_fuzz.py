@@ -10,6 +10,7 @@ import codecs
 import dataclasses
 import gzip
 import io
+import itertools
 import json
 import shutil
 import tempfile
@@ -301,6 +302,10 @@ def test_a_plan_holds_every_sentence_once_within_the_budget(lengths, max_tokens,
     assert sorted(i for batch in batches for i in batch.tolist()) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) * max(max(lengths[i]) for i in batch) <= max_tokens
+    sizes = sorted((sorted(max(lengths[i]) for i in batch) for batch in batches), key=lambda s: (s[0], s[-1], -len(s)))
+    for batch, longer in itertools.pairwise(sizes):  # the next sentence would have been one too many
+        assert batch[-1] <= longer[0]
+        assert (len(batch) + 1) * longer[0] > max_tokens
     np.random.rand()  # the state of the world must not matter
     assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in plan()]
 

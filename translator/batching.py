@@ -68,16 +68,21 @@ def plan_batches(
     shuffled = rng.permutation(len(longest))
     # By the longer side; among equals by which side that is, up and down in turn, so that neighbours are always alike.
     order = shuffled[np.lexsort((np.where(longest % 2, difference, -difference)[shuffled], longest[shuffled]))]
-    sorted_longest = longest[order].astype(np.int64)  # products of these must not overflow
-    batches, start = [], 0
-    while start < len(order):
-        # The window cannot hold more sentences than fit at the length of its first: see how many really do.
-        window = sorted_longest[start : start + max_tokens // sorted_longest[start]]
-        cells = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
-        count = int(np.searchsorted(cells, max_tokens, side="right"))
-        batches.append(order[start : start + count])
-        start += count
-    return [batches[i] for i in rng.permutation(len(batches))]
+    ends = _batch_ends(longest[order], max_tokens)
+    return [order[ends[i - 1] if i else 0 : ends[i]] for i in rng.permutation(len(ends)).tolist()]
+
+
+def _batch_ends(lengths: np.ndarray, max_tokens: int) -> list[int]:
+    """Where the batches of sentences in the order of their lengths end, each of as many as fit into it."""
+    ends, start, first = [], 0, 0  # start of a batch, first of a length
+    # Length by length, not batch by batch, of which ten million pairs make a hundred thousand.
+    for end in (np.flatnonzero(np.diff(lengths, append=0)) + 1).tolist():
+        fit = max_tokens // int(lengths[first])
+        if first - start >= fit:  # one of this length would be too many
+            ends.append(start := first)
+        ends.extend(range(start + fit, end + 1, fit))
+        start, first = start + (end - start) // fit * fit, end
+    return ends if start == len(lengths) else [*ends, len(lengths)]
 
 
 def empty_batch() -> Batch:

@@ -39,6 +39,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "short.de").write_text("Kaffee\n" * 39)
     (folder / "utf8.en").write_text("coffee\n" * 40)
     (folder / "cut.tsv.gz").write_bytes(gzip.compress((folder / "good.tsv").read_bytes())[:-60])
+    (folder / "packed.tsv").write_bytes(gzip.compress((folder / "good.tsv").read_bytes()))
     (folder / "translation.jsonl").write_text('{"translation": {"en": "a", "fr": "b"}}\n' * 40)
     (folder / "notarun").mkdir()
     (folder / "notarun" / "config.yaml").write_text("lightning: true\n")
@@ -61,6 +62,7 @@ TRAIN = {
     "a third file": ("data.train={bad}/good.tsv data.test=[{bad}/utf8.en,{bad}/utf8.de,{bad}/utf8.en]", "data.test="),
     "a search that refuses all": ("data.train={bad}/good.tsv search.language=de", "search.language"),
     "terms that are not there": ("data.train={bad}/good.tsv search.terminology=nowhere.tsv", "nowhere.tsv"),
+    "gzip by another name": ("data.train={bad}/packed.tsv", "is packed by gzip; let its name end in .gz"),
     "truncated gzip": ("data.train={bad}/cut.tsv.gz", "cut.tsv.gz"),
     "lines of 100,000 characters": ("data.train={bad}/long.tsv", "too"),
     "no text": ("data.train={bad}/blank.tsv", "data.train"),

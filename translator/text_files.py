@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 from translator.console import say
 from translator.errors import UserError
 
+# The first bytes of what gzip has packed.
+GZIP = b"\x1f\x8b"
+
 
 def require_file(path: Path, named: str = "") -> None:
     """UserError where there is no file; `named`: by what."""
@@ -36,6 +39,8 @@ def read_lines(path: Path) -> Iterator[str]:
                 try:
                     yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
+                    if number == 1 and line.startswith(GZIP):
+                        raise UserError(f"{path}: is packed by gzip; let its name end in .gz") from error
                     place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
                     raise UserError(f"{place}; convert the file to UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:

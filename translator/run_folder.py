@@ -73,11 +73,12 @@ class RunFolder:
         learned = bool(self.checkpoints.resumable()) or any(file.is_file() for file in files)
         if self.config_file.is_file():
             self.load_config()
-        elif learned:
+            return learned
+        if learned:
             raise UserError(
                 f"{self.path}: what was trained here has lost its config.yaml; take that from a copy of the run, or choose "
                 "another name= to start anew")
-        return learned and self.config_file.is_file()
+        return False
 
     def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         self.checkpoints.path.mkdir(parents=True, exist_ok=True)

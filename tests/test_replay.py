@@ -6,6 +6,7 @@ On a CPU a recording is the work itself, done on the inputs that a recording hol
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
@@ -23,10 +24,24 @@ from translator.updater import Step, Updater
 CPU = torch.device("cpu")
 
 
+class Pool:
+    """A pool of memory's stand-in: as with PyTorch's, nothing can be recorded in it once all that was has been let go."""
+
+    def __init__(self) -> None:
+        self.recordings: weakref.WeakSet[HeldWork] = weakref.WeakSet()
+        self.used = False
+
+    def take(self, recording: HeldWork) -> None:
+        assert self.recordings or not self.used
+        self.recordings.add(recording)
+        self.used = True
+
+
 class HeldWork:
     """A recording's stand-in."""
 
-    def __init__(self, work: Work, inputs: Sequence[Tensor], device: torch.device, pool: object) -> None:
+    def __init__(self, work: Work, inputs: Sequence[Tensor], device: torch.device, pool: Pool) -> None:
+        pool.take(self)
         self.work = work
         self.inputs = [torch.full_like(x, 77) for x in inputs]  # what it holds before its first replay
 
@@ -52,7 +67,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.Size, ...]]:
 
 @pytest.fixture(autouse=True)
 def _no_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("synchronize", "graph_pool_handle", "empty_cache"):
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", Pool)
+    for name in ("synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, Mock())
 
 

@@ -104,7 +104,7 @@ def test_replayed_updates_are_those_asked_for_one_by_one(precision: torch.dtype,
     (replayed, logits), (plain, expected) = made
     exact = precision == torch.float32
     for ours, theirs in zip(replayed, plain, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4 if exact else 2e-2)
+        assert ours == pytest.approx(theirs, rel=1e-4 if exact else 5e-2)
     assert (logits - expected).norm() <= (1e-3 if exact else 0.1) * expected.norm()
 
 

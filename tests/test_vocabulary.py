@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.conftest import PAIRS, model_config, random_model, run_config, search
 from translator.model import Transformer
 from translator.pretrained import load_pretrained
 from translator.search import search
-from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
+from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
 from translator.vocabulary import is_narrow, narrow_target
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
@@ -46,6 +47,14 @@ def test_the_targets_pieces_come_first_and_the_others_are_left_out(joint, narrow
     assert any(piece in left_out for text in SOURCES for piece in spelled(joint, text))
     assert source.tags == TAGS
     assert target.tags == ()
+
+
+def test_pieces_that_targets_use_often_stand_before_rare_ones(joint, narrowed):
+    target = narrowed[1]
+    used = Counter(piece for text in TARGETS for piece in spelled(joint, text))
+    counts = [used[piece] for piece in target.pieces(range(len(target)))[EOS_ID + 1 :]]
+    assert counts == sorted(counts, reverse=True)
+    assert len(set(counts)) > 5
 
 
 def test_both_segment_as_the_joint_one_did(joint, narrowed):

@@ -190,6 +190,7 @@ class TrainConfig:
     accumulation: int | None
     label_smoothing: float
     r_drop: float = 0.0  # younger than other options: a run folder without it has trained without
+    sampled_softmax: int = 0  # likewise
     max_epochs: int | None
     max_updates: int | None
     max_minutes: float | None
@@ -213,6 +214,7 @@ class TrainConfig:
         require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
         require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
         require(self.r_drop >= 0, "train.r_drop", "must be at least 0 (off)")
+        require(self.sampled_softmax >= 0, "train.sampled_softmax", "must be at least 0 (off)")
         limits = ("max_epochs", "max_updates", "max_minutes")
         for name in (*limits, "patience"):
             value = getattr(self, name)

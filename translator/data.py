@@ -32,7 +32,7 @@ from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 from translator.vocabulary import narrow_target
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [7, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [8, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from translator.device import product_precision
 from translator.linear import evened
+from translator.sampled_softmax import draw
 
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
@@ -27,7 +28,7 @@ TOKENS_TOGETHER = 2**6
 
 def projected_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1, bias: Tensor | None = None,
-    smoothing: float = 0.0, r_drop: float = 0.0,
+    smoothing: float = 0.0, r_drop: float = 0.0, among: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The cross-entropy of softmax(hidden weight^T + bias) to (1 - smoothing) x one-hot + smoothing x uniform, over N tokens.
 
@@ -39,14 +40,22 @@ def projected_cross_entropy(
     `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
 
+    among: so many words are drawn to estimate all this from (`translator.sampled_softmax`), and more where the targets alone
+    are more, or on a GPU might be; 0: none are.
+
     The projection is part of the function so that the logits, (N, V) and often the largest tensor of all, never exist whole:
     it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
     """
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     of_passes = hidden.unflatten(0, (passes, len(targets)))
     real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
+    stand_for = None
+    # A GPU would have to be waited for to tell how many words the targets are: no more than there are targets.
+    if among and (size := max(among, len(targets.unique() if targets.device.type == "cpu" else targets))) < len(weight):
+        words, stand_for, numbers = draw(targets, len(weight), size)
+        weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
     loss, nll = _ProjectedCrossEntropy.apply(
-        of_passes, weight, bias, targets, real, smoothing, r_drop, product_precision(hidden), needs_gradient)
+        of_passes, weight, bias, targets, real, stand_for, smoothing, r_drop, product_precision(hidden), needs_gradient)
     return loss / passes, nll.detach() / passes
 
 
@@ -56,6 +65,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     So hidden's is (p - q) weight, weight's (p - q)^T hidden and bias's p - q, summed over tokens. What the uniform part of q
     adds to each is the same for every token, or for every word, and is taken off by itself: only its one-hot part is taken
     from p.
+
+    A word that stands for others too has as much more of p, by the logarithm of their number in its logit, and of the uniform
+    part.
     """
 
     @staticmethod
@@ -66,22 +78,31 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         real: Tensor,
+        stand_for: Tensor | None,
         smoothing: float,
         r_drop: float,
         dtype: torch.dtype,
         needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        """hidden (P, N, D): P passes, whose losses are added up."""
-        uniform = smoothing / len(weight)
+        """hidden (P, N, D): P passes, whose losses are added up. stand_for (V,): None where every word is itself alone."""
+        words, biases = evened(weight.to(dtype)), bias
+        uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
+        if stand_for is not None:
+            uniform = smoothing * stand_for / stand_for.sum()
+            biases = stand_for.log() if bias is None else bias + stand_for.log()
+        biases = None if biases is None else evened(biases.to(dtype))
         counted = real[:, None].to(hidden.dtype)
         hidden = hidden * counted  # the others leave nothing in a sum
-        words, biases = evened(weight.to(dtype)), None if bias is None else evened(bias.to(dtype))
-        sum_of_words = weight.sum(0, dtype=torch.float32)
-        hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
-        weight_gradient = (-uniform * hidden.sum((0, 1))).expand_as(weight).clone() if needs_gradient else None
-        bias_gradient = None if bias is None else -uniform * len(hidden) * real.sum() * torch.ones_like(bias)
-        loss = torch.zeros((), device=hidden.device)
+        # No products of matrices: autocast would take them in half precision, whose numbers end at 65,504.
+        sum_of_hidden = hidden.sum((0, 1), dtype=torch.float32)
+        uniform_word = (uniform[:, None] * weight).sum(0)
+        loss = -(sum_of_hidden * uniform_word).sum()
+        if bias is not None:
+            loss -= len(hidden) * real.sum() * (uniform * bias).sum()
         nll = torch.zeros((), device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
+        weight_gradient = -uniform[:, None] * sum_of_hidden if needs_gradient else None
+        bias_gradient = None if bias is None else -len(hidden) * real.sum() * uniform
         tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // len(hidden))
         softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // len(hidden))
         for start in range(0, len(targets), tokens_at_once):
@@ -96,13 +117,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, real_of_part, smoothing, r_drop)
                 loss += loss_of_part
                 nll += nll_of_part
-            if smoothing:
-                # No product of matrices: autocast would take that in half precision, whose numbers end at 65,504.
-                loss -= uniform * (hidden[:, chunk].sum((0, 1), dtype=torch.float32) * sum_of_words).sum()
-                if bias is not None:
-                    loss -= uniform * len(hidden) * real[chunk].sum() * bias.sum()
             if hidden_gradient is not None and weight_gradient is not None:
-                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform * sum_of_words) * counted[chunk]
+                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform_word) * counted[chunk]
                 weight_gradient += (logits.flatten(0, 1).T @ h.flatten(0, 1))[: len(weight)]
                 if bias_gradient is not None:
                     bias_gradient += (of_words * counted[chunk].to(dtype)).sum((0, 1), dtype=torch.float32)
@@ -113,7 +129,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor, of_nll: Tensor) -> tuple[Tensor | None, ...]:
         gradients = (None if gradient is None else gradient * of_loss for gradient in ctx.saved_tensors)
-        return *gradients, None, None, None, None, None, None
+        return *gradients, None, None, None, None, None, None, None
 
 
 def _gradients_in_place(

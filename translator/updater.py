@@ -234,4 +234,5 @@ class _Loss(nn.Module):
         return projected_cross_entropy(
             hidden, self.model.output.weight, targets if real is None else targets[real],
             real=targets != PAD_ID if real is None else None, passes=passes, bias=self.model.output.bias,
-            smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop)
+            smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop,
+            among=self.train_config.sampled_softmax if self.model.training else 0)

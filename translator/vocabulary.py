@@ -25,16 +25,17 @@ AT_ONCE = 10_000
 def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> tuple[Tokenizer, Tokenizer]:
     """The joint vocabulary in another order, and the beginning of it that segments `targets` as all of it does.
 
-    That also holds all bytes and single characters: what the whole vocabulary can spell, it can. Of a unigram model.
+    That also holds all bytes and single characters: what the whole vocabulary can spell, it can. Pieces that targets use often
+    stand before rare ones, as `translator.sampled_softmax` wants them. Of a unigram model.
     """
     proto = ModelProto.FromString(joint.model)
-    kept = np.zeros(len(joint), bool)
-    kept[: EOS_ID + 1] = True
+    used = np.zeros(len(joint), int)
     texts = iter(targets)
     while some := list(islice(texts, AT_ONCE)):
-        kept[np.concatenate(joint.encode(some))] = True
-    kept |= [piece.type == Piece.BYTE or len(piece.piece) == 1 for piece in proto.pieces]
-    order = [*np.flatnonzero(kept), *np.flatnonzero(~kept)]
+        used += np.bincount(np.concatenate(joint.encode(some)), minlength=len(joint))
+    used[: EOS_ID + 1] = used.max() + 1  # the special ones stay first
+    kept = (used > 0) | [piece.type == Piece.BYTE or len(piece.piece) == 1 for piece in proto.pieces]
+    order = np.lexsort((-used, ~kept))  # stable
     return _of_pieces(proto, order), _of_pieces(proto, order[: kept.sum()])
 
 

@@ -1,0 +1,37 @@
+"""Sampled softmax: the sums of a softmax over a large vocabulary estimated from some of its pieces (floor 1).
+
+Bengio and Senécal 2008, https://doi.org/10.1109/TNN.2007.912312; Jean et al. 2015, https://arxiv.org/abs/1412.2007, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sample(NamedTuple):
+    """C of V pieces."""
+
+    pieces: Tensor  # (C,), different ones
+    stand_for: Tensor  # (C,): how many pieces each counts as, 1 or more
+    numbers: Tensor  # (V,): which of the C each of them is; of no meaning for the others
+
+
+def draw(targets: Tensor, vocabulary: int, size: int) -> Sample:
+    """A sample of so many pieces, fewer than the vocabulary has: the targets (N,), N <= size, and others at random.
+
+    The sum of stand_for x f over the sample is on average the sum of f over the vocabulary. Others are drawn without replacement
+    by priority sampling (Duffield, Lund and Thorup 2007, https://doi.org/10.1145/1314690.1314696): those of the largest weight
+    over a random number; the largest that is not drawn says what weight the drawn ones stand for at least. A piece's weight is
+    Zipf's, one over its rank, as vocabularies list frequent pieces first.
+    """
+    weights = 1 / torch.arange(1, vocabulary + 1, device=targets.device)
+    priorities = (weights / torch.rand_like(weights)).index_fill_(0, targets, torch.inf)
+    best, order = priorities.topk(size + 1)
+    pieces, threshold = order[:-1], best[-1]
+    stand_for = (threshold / weights[pieces]).clamp(min=1).masked_fill_(best[:-1] == torch.inf, 1)
+    numbers = pieces.new_zeros(vocabulary)
+    numbers[pieces] = torch.arange(size, device=targets.device)
+    return Sample(pieces, stand_for, numbers)

@@ -22,10 +22,10 @@ class Sample(NamedTuple):
 def draw(targets: Tensor, vocabulary: int, size: int) -> Sample:
     """A sample of so many pieces, fewer than the vocabulary has: the targets (N,), N <= size, and others at random.
 
-    The sum of stand_for x f over the sample is on average the sum of f over the vocabulary. Others are drawn without replacement
-    by priority sampling (Duffield, Lund and Thorup 2007, https://doi.org/10.1145/1314690.1314696): those of the largest weight
-    over a random number; the largest that is not drawn says what weight the drawn ones stand for at least. A piece's weight is
-    Zipf's, one over its rank, as vocabularies list frequent pieces first.
+    The sum of stand_for x f over the sample is on average the sum of f over the vocabulary. Others are drawn without
+    replacement by priority sampling (Duffield, Lund and Thorup 2007, https://doi.org/10.1145/1314690.1314696): those of the
+    largest weight over a random number; the largest that is not drawn says what weight the drawn ones stand for at least. A
+    piece's weight is Zipf's, one over its rank, as vocabularies list frequent pieces first.
     """
     weights = 1 / torch.arange(1, vocabulary + 1, device=targets.device)
     priorities = (weights / torch.rand_like(weights)).index_fill_(0, targets, torch.inf)

@@ -74,6 +74,7 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("optim.schedule=step", "optim.schedule"), ("optim.clip_norm=-1", "optim.clip_norm"),
     ("optim.ema_decay=1", "optim.ema_decay"), ("train.batch_tokens=0", "train.batch_tokens"),
     ("train.batch_tokens=many", "train.batch_tokens"), ("train.label_smoothing=1", "train.label_smoothing"),
+    ("train.sampled_softmax=-1", "train.sampled_softmax"),
     ("train.metric=accuracy", "train.metric"), ("train.max_epochs=-2", "train.max_epochs"),
     ("search.n_best=9", "search.n_best"), ("search.shortlist=101", "0 (off) to 100"), ("search.shortlist=50", "make shortlist"),
     ("search.length_penalty=-1", "search.length_penalty"), ("search.length_penalty=11", "search.length_penalty"),

@@ -51,7 +51,9 @@ def projected_cross_entropy(
     real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
     stand_for = None
     # A GPU would have to be waited for to tell how many words the targets are: no more than there are targets.
-    if among and (size := max(among, len(targets.unique() if targets.device.type == "cpu" else targets))) < len(weight):
+    of_targets = targets.unique() if among and targets.device.type == "cpu" else targets
+    size = max(among, len(of_targets))
+    if among and size < len(weight):
         words, stand_for, numbers = draw(targets, len(weight), size)
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
     loss, nll = _ProjectedCrossEntropy.apply(
@@ -89,7 +91,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
         if stand_for is not None:
             uniform = smoothing * stand_for / stand_for.sum()
-            biases = stand_for.log() if bias is None else bias + stand_for.log()
+            biases = stand_for.log() + (0 if bias is None else bias)
         biases = None if biases is None else evened(biases.to(dtype))
         counted = real[:, None].to(hidden.dtype)
         hidden = hidden * counted  # the others leave nothing in a sum

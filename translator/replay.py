@@ -31,11 +31,11 @@ class Recordings:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._pool = torch.cuda.graph_pool_handle()  # memory that recordings share, as no two run at the same time
         self._most = MOST_RECORDINGS
         self._given: Hashable = None
         self._seen: set[Hashable] = set()
         self._recordings: dict[Hashable, Recording] = {}
-        self._pool = torch.cuda.graph_pool_handle()  # memory that recordings share, as no two run at the same time
 
     def __len__(self) -> int:
         return len(self._recordings)

@@ -1,7 +1,8 @@
-"""What `forked` has imported before it forks."""
+"""What `forked` has imported before it forks: all that scripts import, and what PyTorch does when an optimizer is made."""
 
 import runpy
 
+import torch._dynamo
 import torch.distributed.fsdp  # noqa: F401
 
 import tests.test_distributed  # noqa: F401

@@ -177,16 +177,16 @@ def test_translate(script, run_folder, bad, case):
     assert_user_error(result, words)
 
 
-def test_a_full_disk_while_training(bad, tmp_path):
+def test_a_full_disk_while_training(script, bad, tmp_path):
     """No file may grow past 20 kB here, which stands for a disk that is full; what was there stays."""
     base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *base]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300).returncode == 0
+    assert script("train", *base).returncode == 0  # so that the data are prepared
     shutil.rmtree(tmp_path / "run")
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *base]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, preexec_fn=limit, env=os.environ)
     assert_user_error(result, "tokenizer.source.model: cannot be written")
     assert not (tmp_path / "run" / "config.yaml").exists()

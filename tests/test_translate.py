@@ -113,8 +113,41 @@ def test_memory_that_does_not_suffice_is_told(translator, monkeypatch):
 
     [model] = translator.models
     monkeypatch.setattr(model, "encode", refuse)
-    with pytest.raises(UserError, match=r"lower search\.batch_tokens=70, or search\.beam_size=3"):
+    with pytest.raises(UserError, match=r"lower search\.beam_size=3, or search\.max_source_tokens"):
         translator(SOURCES, search_config(batch_tokens=70, beam_size=3))
+
+
+def test_batches_for_which_memory_does_not_suffice_are_halved(run_folder, monkeypatch, capsys):
+    """Every text is translated as ever, and the next ones no longer try as many at once."""
+    translator = Translator(run_folder, device="cpu")
+    expected = translator(SOURCES)
+    [model] = translator.models
+    encode, asked = model.encode, []
+
+    def of_few(source: torch.Tensor) -> torch.Tensor:
+        asked.append(len(source))
+        if len(source) > 3:
+            raise torch.OutOfMemoryError
+        return encode(source)
+
+    monkeypatch.setattr(model, "encode", of_few)
+    assert translator(SOURCES) == expected
+    assert max(asked) > 3
+    said = capsys.readouterr().err.splitlines()
+    assert said
+    assert all(line.startswith("warning: no memory for batches of search.batch_tokens=") for line in said)
+    asked.clear()
+    assert translator(SOURCES) == expected
+    assert max(asked) <= 3
+    assert not capsys.readouterr().err
+
+
+def test_a_gpu_is_given_larger_batches(translator, monkeypatch):
+    options = search_config(batch_tokens="auto")
+    assert translator.tokens_at_once(search_config(batch_tokens=70)) == 70
+    on_cpu = translator.tokens_at_once(options)
+    monkeypatch.setattr(Translator, "device", torch.device("cuda"))
+    assert translator.tokens_at_once(options) > on_cpu
 
 
 def test_n_best_are_sorted_and_start_with_the_best(translator):

@@ -274,12 +274,13 @@ class SearchConfig:
     mbr: Literal["chrf", "bleu"] | None = None
     max_source_tokens: int
     split_sentences: bool = True
-    batch_tokens: int
+    batch_tokens: int | Literal["auto"]
     shortlist: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "batch_tokens", "groups"):
+        for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "groups"):
             require(getattr(self, name) >= 1, f"search.{name}", "must be at least 1")
+        require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "search.batch_tokens", "must be auto or at least 1")
         require(self.max_length is None or self.max_length >= 1, "search.max_length", "must be null or at least 1")
         for name in ("length_penalty", "coverage_penalty", "min_length", "min_length_ratio", "max_length_ratio", "diversity",
                     "top_k", "seed", "no_repeat_ngram"):

@@ -5,23 +5,24 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
 from translator.bare import bare
 from translator.batching import pad
 from translator.config import SearchConfig
+from translator.console import say
 from translator.details import Details, tell
 from translator.device import DecodingPrecision, resolve_device
 from translator.errors import UserError
 from translator.linear import convert
 from translator.mbr import by_expected_score
-from translator.memory import telling_of_memory
+from translator.memory import OutOfMemory, telling_of_memory
 from translator.model import Transformer
 from translator.planning import NOTHING, Planner, Unit
 from translator.run_folder import RunFolder
@@ -39,8 +40,13 @@ from translator.writing import normal, whole_words
 
 # Texts that are translated together: enough to fill batches with sentences of like length.
 CHUNK = 512
+# What search.batch_tokens=auto comes to: a GPU waits to be asked, whatever the size of a batch, so it wants large ones.
+TOKENS_ON_CPU, TOKENS_ON_GPU = 16_384, 131_072
 # Searches for an output without banned phrases, each with the spellings ruled out that those before came up with.
 BANNED_TRIES = 20
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Translator:
@@ -97,6 +103,7 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search
+        self._suffices = sys.maxsize  # tokens of a batch; fewer once memory has not sufficed
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
         positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
         self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=positions)
@@ -179,11 +186,12 @@ class Translator:
         """The translation of each sentence, in order."""
         lengths = {i: len(unit.ids) * options.beam_size for i, unit in enumerate(units) if unit != NOTHING}
         result = [Translation()] * len(units)
-        for batch in _batches(lengths, options.batch_tokens):
-            with _telling_of_memory(options):
-                translations = self._translate_batch([units[i] for i in batch], options)
-            for i, translation in zip(batch, translations, strict=True):
-                result[i] = translation
+
+        def of_batch(batch: list[int]) -> list[Translation]:
+            return self._translate_batch([units[i] for i in batch], options)
+
+        for i, translation in self._in_batches(lengths, of_batch, options):
+            result[i] = translation
         return result
 
     def _translate_batch(self, units: list[Unit], options: SearchConfig) -> list[Translation]:
@@ -288,31 +296,41 @@ class Translator:
         """What the models make of each pair of a source and an output, both of which end in EOS."""
         for model in self.models:
             model.eval()
-        result: dict[int, Rating] = {}
-        for batch in _batches({i: max(map(len, pair)) for i, pair in enumerate(pairs)}, options.batch_tokens):
+        def of_batch(batch: list[int]) -> list[Rating]:
             sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
-            with _telling_of_memory(options):
-                result.update(zip(batch, rate(self.models, sources, outputs, self.device), strict=True))
+            return rate(self.models, sources, outputs, self.device)
+
+        result = dict(self._in_batches({i: max(map(len, pair)) for i, pair in enumerate(pairs)}, of_batch, options))
         return [result[i] for i in range(len(pairs))]
 
+    def tokens_at_once(self, options: SearchConfig) -> int:
+        """`search.batch_tokens`, with auto settled."""
+        if options.batch_tokens != "auto":
+            return options.batch_tokens
+        return TOKENS_ON_GPU if self.device.type == "cuda" else TOKENS_ON_CPU
 
-def _telling_of_memory(options: SearchConfig) -> AbstractContextManager[None]:
-    return telling_of_memory(f"lower search.batch_tokens={options.batch_tokens}, or search.beam_size={options.beam_size}")
+    def _in_batches(
+        self, sizes: dict[int, int], work: Callable[[list[int]], list[Result]], options: SearchConfig
+    ) -> Iterator[tuple[int, Result]]:
+        """What comes of work on texts of these sizes, by number, in batches of like size, the largest first.
 
-
-def _batches(sizes: dict[int, int], most: int) -> Iterator[list[int]]:
-    """Group texts of like size, the largest first, so that a batch, padded, keeps to `most`."""
-    batch: list[int] = []
-    room = 0
-    for index in sorted(sizes, key=lambda i: -sizes[i]):
-        if batch and len(batch) >= room:
-            yield batch
-            batch = []
-        if not batch:
-            room = most // sizes[index]
-        batch.append(index)
-    if batch:
-        yield batch
+        A batch, padded, keeps to `search.batch_tokens`, or to half of what memory has not sufficed for.
+        """
+        waiting = sorted(sizes, key=lambda i: -sizes[i])
+        while waiting:
+            most = min(self.tokens_at_once(options), self._suffices)
+            batch = waiting[: max(1, most // sizes[waiting[0]])]
+            try:
+                with telling_of_memory(f"lower search.beam_size={options.beam_size}, or search.max_source_tokens"):
+                    results = work(batch)
+            except OutOfMemory:
+                if len(batch) == 1:
+                    raise
+                self._suffices = len(batch) * sizes[batch[0]] // 2
+                say(f"warning: no memory for batches of search.batch_tokens={most:,}; going on with {self._suffices:,}")
+                continue
+            yield from zip(batch, results, strict=True)
+            del waiting[: len(batch)]
 
 
 def as_line(text: str) -> str:

@@ -24,7 +24,8 @@ from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Never produced: markers of training, and, but where it is to be copied, the mark of an unknown piece.
 NEVER = (PAD_ID, UNK_ID, BOS_ID)
-# Steps between two looks at what has ended, each of which makes a GPU wait. A CPU looks at every step.
+# Steps between two looks at what has ended, each of which makes a GPU wait. A CPU looks at every step, and so does a search for
+# a single sentence, for which a GPU has to wait anyway (docs/speed.md).
 LOOK_EVERY = 8
 # Probabilities worked out at once on a CPU: more leave its cache, fewer make products less efficient.
 AT_ONCE = 1 << 21
@@ -173,7 +174,7 @@ class _Beams:
         self.finished = _Finished.none(count, kept, device)
         self.any_finished = False
         self.at_once = 1  # hypotheses whose probabilities are worked out together
-        self.look_every = 1 if device.type == "cpu" else LOOK_EVERY
+        self.look_every = 1 if device.type == "cpu" or count == 1 else LOOK_EVERY
         never = [token for token in NEVER if not (token == UNK_ID and config.copy_unknown)]
         self.never = torch.tensor(never, device=device)
         self._note_limits()

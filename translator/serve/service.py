@@ -79,8 +79,9 @@ class Service:
                     raise UserError(f"run={run}: another run is for {source} to {target} too; name one of them")
                 self.translators[source, target] = translator
         self.detector = Detector(sorted({source for source, _ in self.translators}))
+        tokens = next(iter(self.translators.values())).tokens_at_once(self.search)
         self.batcher: Batcher[Kind, Unit] = Batcher(
-            self._work, size=lambda unit: len(unit.ids), batch_tokens=self.search.batch_tokens // self.search.beam_size,
+            self._work, size=lambda unit: len(unit.ids), batch_tokens=tokens // self.search.beam_size,
             most_waiting=config.max_waiting)
         for translator in set(self.translators.values()):
             translator.wrap = partial(Interruptible, before_step=self.batcher.give_way)

@@ -62,27 +62,34 @@ def plan_batches(
         index = int(longest.argmax())
         raise UserError(f"train.batch_tokens={max_tokens} is less than the {longest[index]} tokens of sentence {index + 1}")
     rng = np.random.default_rng((seed, epoch))
-    # Short integers are sorted by radix: ten million pairs take 2 seconds instead of 7.
-    integer = np.int16 if longest.max(initial=0) < 2**15 else np.int64
-    longest, difference = longest.astype(integer), (source_lengths - target_lengths).astype(integer)
-    shuffled = rng.permutation(len(longest))
-    # By the longer side; among equals by which side that is, up and down in turn, so that neighbours are always alike.
-    order = shuffled[np.lexsort((np.where(longest % 2, difference, -difference)[shuffled], longest[shuffled]))]
-    ends = _batch_ends(longest[order], max_tokens)
+    # By the longer side; among equals by which side that is, up and down in turn, so that neighbours are always alike; among
+    # these by chance. All that and the index in one number: ten million such numbers are sorted in 0.2 s, their places in 2.
+    difference = source_lengths - target_lengths
+    side = np.where(longest % 2, difference, -difference).clip(-128, 127) + 128
+    alike = longest.astype(np.int64) << 8 | side
+    index_bits = len(alike).bit_length()
+    chance_bits = 63 - index_bits - int(alike.max(initial=0)).bit_length()
+    order = (alike << chance_bits | rng.integers(2**chance_bits, size=len(alike))) << index_bits | np.arange(len(alike))
+    order.sort()
+    order &= 2**index_bits - 1
+    ends = _batch_ends(np.bincount(longest), max_tokens)
     return [order[ends[i - 1] if i else 0 : ends[i]] for i in rng.permutation(len(ends)).tolist()]
 
 
-def _batch_ends(lengths: np.ndarray, max_tokens: int) -> list[int]:
-    """Where the batches of sentences in the order of their lengths end, each of as many as fit into it."""
-    ends, start, first = [], 0, 0  # start of a batch, first of a length
-    # Length by length, not batch by batch, of which ten million pairs make a hundred thousand.
-    for end in (np.flatnonzero(np.diff(lengths, append=0)) + 1).tolist():
-        fit = max_tokens // int(lengths[first])
+def _batch_ends(counts: np.ndarray, max_tokens: int) -> list[int]:
+    """Where the batches of sentences in the order of their lengths end, each of as many as fit into it.
+
+    counts: how many sentences have each length. Ten million pairs make a hundred thousand batches, but few lengths.
+    """
+    ends, start, end = list[int](), 0, 0  # start of the batch that is not yet full
+    for length in np.flatnonzero(counts).tolist():
+        first, end = end, end + int(counts[length])
+        fit = max_tokens // length
         if first - start >= fit:  # one of this length would be too many
             ends.append(start := first)
         ends.extend(range(start + fit, end + 1, fit))
-        start, first = start + (end - start) // fit * fit, end
-    return ends if start == len(lengths) else [*ends, len(lengths)]
+        start += (end - start) // fit * fit
+    return ends if start == end else [*ends, end]
 
 
 def empty_batch() -> Batch:
@@ -189,6 +196,8 @@ class BatchSource:
 
     def _grown(self, lengths: np.ndarray, growth: float) -> np.ndarray:
         """The lengths to plan with: growth stops at the budget, but a sentence past it stays so and is refused."""
+        if growth == 1:
+            return lengths
         return np.maximum(lengths, np.minimum(np.ceil(lengths * growth).astype(int), self.max_tokens))
 
     def _growth(self) -> float:

@@ -8,13 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from translator.console import say
 from translator.errors import UserError
-from translator.plots import History, draw_attention
+
+if TYPE_CHECKING:  # to import what draws takes a second, for which a training need not wait to begin
+    from translator.plots import History
 
 
 class Tracker:
@@ -64,6 +67,8 @@ class Tracker:
 
     def attention_map(self, update: int, name: str, weights: Tensor, source: Sequence[str], target: Sequence[str]) -> None:
         """Draw attention weights (H, T, S), one panel a head, with the pieces along the axes."""
+        from translator.plots import draw_attention
+
         panels = {f"head {number}": head for number, head in enumerate(weights, start=1)}
         try:
             figure = draw_attention(panels, source, target, columns=min(4, len(panels)))

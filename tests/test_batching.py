@@ -120,9 +120,9 @@ def test_sampled_batches_vary_keep_the_budget_and_the_text(tokenizer):
 def test_batches_by_size(tokenizer):
     source = BatchSource(tokenised(tokenizer), (tokenizer, tokenizer), max_tokens=300, seed=1)
     cells = sorted(b.source.numel() + b.target_out.numel() for b in batches(source, 0))
-    for quantile, expected in ((0.0, cells[0]), (0.5, cells[round((len(cells) - 1) / 2)]), (1.0, cells[-1])):
-        batch = source.of_size(0, quantile)
-        assert batch.source.numel() + batch.target_out.numel() == expected
+    found = source.of_sizes(0, 0.0, 0.5, 1.0)
+    expected = [cells[0], cells[round((len(cells) - 1) / 2)], cells[-1]]
+    assert [batch.source.numel() + batch.target_out.numel() for batch in found] == expected
 
 
 def test_a_dataset_with_a_sentence_past_the_budget_is_refused(tokenizer):

@@ -168,15 +168,15 @@ class BatchSource:
         batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
-    def of_size(self, epoch: int, quantile: float) -> Batch:
-        """A batch by its rank in cells among those of an epoch: 0.5 is the median, 1 the largest."""
+    def of_sizes(self, epoch: int, *quantiles: float) -> list[Batch]:
+        """Batches by their ranks in cells among those of an epoch: 0.5 is the median, 1 the largest."""
         plan = self.plan(epoch)
         sizes = np.array([len(rows) for rows in plan])
         starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)
         source, target = (
             np.maximum.reduceat(lengths[rows], starts) for lengths in (self._source_lengths, self._target_lengths))
         by_size = np.argsort(sizes * (source + target), kind="stable")
-        return self._batch(plan[by_size[round(quantile * (len(plan) - 1))]], seed=0)
+        return [self._batch(plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
     def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
         if not self.sampling:  # never as Python's lists, which take longer to make than a GPU takes for an update

@@ -58,7 +58,7 @@ def _fits(
     """
     rows = corpus.train.select(np.flatnonzero(longest <= tokens))
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    largest = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_size(0, 1.0)
+    [largest] = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_sizes(0, 1.0)
     try:
         updater = Updater(model, config.optim, config.train, precision=precision)
         for _ in range(2 if updater.device.type == "cuda" else 1):  # the second is recorded, which takes memory too

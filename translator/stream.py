@@ -55,9 +55,9 @@ class WindowSource:
         """One batch of a window."""
         return self._window(epoch).batch(epoch, number)
 
-    def of_size(self, epoch: int, quantile: float) -> Batch:
-        """A batch of a window by its rank in cells."""
-        return self._window(epoch).of_size(epoch, quantile)
+    def of_sizes(self, epoch: int, *quantiles: float) -> list[Batch]:
+        """Batches of a window by their ranks in cells."""
+        return self._window(epoch).of_sizes(epoch, *quantiles)
 
     def close(self) -> None:
         """Leave off reading: no window can be had any more."""

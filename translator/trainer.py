@@ -105,7 +105,7 @@ class Trainer:
         remembered = {name: tensor.clone() for name, tensor in self.updater.state().items()}
         scaler = self.updater.scaler.state_dict()
         seconds = 0.0
-        largest, usual = (self.batches.of_size(self.state.epoch, quantile) for quantile in (1.0, 0.5))
+        largest, usual = self.batches.of_sizes(self.state.epoch, 1.0, 0.5)
         set_up = 2 if self.updater.device.type == "cuda" else 1  # where updates are replayed, one of them pays for recording
         for batch in (largest, *[usual] * set_up, usual):
             start = time.perf_counter()

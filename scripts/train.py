@@ -35,7 +35,7 @@ from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
 from translator.trainer import TOO_LARGE, Trainer, new_model
-from translator.translate import Translator
+from translator.translate import TOKENS_ON_CPU, Translator
 from translator.translation import Request
 from translator.validation import SAMPLE_TRANSLATIONS
 from translator.weights import load_into, weights_of
@@ -102,6 +102,8 @@ def train(
         embed_by_cooccurrence(model, corpus, config.seed)
     precision = resolve_precision(config.precision, device)
     greedy = config.search.plain(config.train.validation_beam)
+    if greedy.batch_tokens == "auto":  # a GPU's memory is for training, and greedily it wins little by larger batches
+        greedy = dataclasses.replace(greedy, batch_tokens=TOKENS_ON_CPU)
     with telling_of_memory(TOO_LARGE):
         model = model.to(device)
         trainer = Trainer(

@@ -159,6 +159,7 @@ TRANSLATE = {
     "not a run": ("run={bad}/notarun", "config.yaml"),
     "no input": ("run={run} input={bad}/nothing", "nothing"),
     "a folder for input": ("run={run} input={bad}", "is a folder"),
+    "input by another name": ("run={run} input={bad}/packed.tsv", "is packed by gzip; let its name end in .gz"),
     "no option of a number": ("run={run} search.beam_size.x=2", "search.beam_size"),
     "no option of a list": ("run={run} search.banned.x=2", "configuration"),
     "an empty phrase": ("run={run} search.banned=['']", "search.banned"),

@@ -135,7 +135,7 @@ def test_batches_for_which_memory_does_not_suffice_are_halved(run_folder, monkey
     assert max(asked) > 3
     said = capsys.readouterr().err.splitlines()
     assert said
-    assert all(line.startswith("warning: no memory for batches of search.batch_tokens=") for line in said)
+    assert all(line.startswith("warning: no memory for a batch of ") for line in said)
     asked.clear()
     assert translator(SOURCES) == expected
     assert max(asked) <= 3

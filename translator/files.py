@@ -23,6 +23,8 @@ from translator.errors import UserError
 Weights = dict[str, Tensor]
 # The name under which a file holds its own sum.
 SUM = "sha256"
+# The first bytes of what gzip has packed.
+GZIP = b"\x1f\x8b"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 from translator.details import Details
 from translator.errors import UserError
+from translator.files import GZIP
 from translator.translation import Request, Translation
 
 Format = Literal["text", "jsonl"]
@@ -183,4 +184,10 @@ def open_input(name: str | None, option: str = "input") -> AbstractContextManage
         raise UserError(f"{option}={name}: is a folder; name a file")
     if not Path(name).exists():
         raise UserError(f"{option}={name}: no such file")
-    return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
+    if name.endswith(".gz"):
+        return cast(io.BufferedReader, gzip.open(name))
+    if Path(name).is_file():  # from a pipe nothing must be taken
+        with Path(name).open("rb") as file:
+            if file.read(len(GZIP)) == GZIP:
+                raise UserError(f"{option}={name}: is packed by gzip; let its name end in .gz")
+    return Path(name).open("rb")

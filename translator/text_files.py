@@ -15,9 +15,7 @@ import pyarrow.compute as pc
 
 from translator.console import say
 from translator.errors import UserError
-
-# The first bytes of what gzip has packed.
-GZIP = b"\x1f\x8b"
+from translator.files import GZIP
 
 
 def require_file(path: Path, named: str = "") -> None:

@@ -38,14 +38,13 @@ from translator.translation import Request, Translation, join
 from translator.weights import SkipInit, load_into, require_fit
 from translator.writing import normal, whole_words
 
-# Texts that are translated together: enough to fill batches with sentences of like length.
+# Texts that are translated together: enough to fill a CPU's batches with sentences of like length, and one batch of a GPU.
 CHUNK = 512
-# What search.batch_tokens=auto comes to: a GPU waits to be asked, whatever the size of a batch, so it wants large ones.
+# What search.batch_tokens=auto comes to: a GPU waits to be asked, whatever the size of a batch, so it gets large ones.
 TOKENS_ON_CPU, TOKENS_ON_GPU = 16_384, 131_072
 # Searches for an output without banned phrases, each with the spellings ruled out that those before came up with.
 BANNED_TRIES = 20
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -103,7 +102,7 @@ class Translator:
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search
-        self._suffices = sys.maxsize  # tokens of a batch; fewer once memory has not sufficed
+        self._suffices = sys.maxsize  # tokens of a batch; fewer from when memory has not sufficed on
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
         positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
         self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=positions)
@@ -296,6 +295,7 @@ class Translator:
         """What the models make of each pair of a source and an output, both of which end in EOS."""
         for model in self.models:
             model.eval()
+
         def of_batch(batch: list[int]) -> list[Rating]:
             sources, outputs = zip(*(pairs[i] for i in batch), strict=True)
             return rate(self.models, sources, outputs, self.device)
@@ -326,8 +326,9 @@ class Translator:
             except OutOfMemory:
                 if len(batch) == 1:
                     raise
-                self._suffices = len(batch) * sizes[batch[0]] // 2
-                say(f"warning: no memory for batches of search.batch_tokens={most:,}; going on with {self._suffices:,}")
+                tried = len(batch) * sizes[batch[0]]
+                self._suffices = tried // 2
+                say(f"warning: no memory for a batch of {tried} tokens; going on as with search.batch_tokens={self._suffices}")
                 continue
             yield from zip(batch, results, strict=True)
             del waiting[: len(batch)]

@@ -230,7 +230,7 @@ class _Beams:
         return Candidates(rows.unpack(values), rows.unpack(tokens))
 
     def _open_rows(self) -> OpenRows:
-        """The open hypotheses, and a few that are not for a usual shape; all where there is but one, or a GPU would wait."""
+        """The open hypotheses, and a few that are not for a usual shape; all where there is but one, or many on a GPU."""
         sentences, hypotheses = self.scores.shape
         if self.look_every > 1 or sentences * hypotheses == 1:
             return OpenRows(sentences, hypotheses)

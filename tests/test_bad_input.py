@@ -178,6 +178,7 @@ def test_translate(script, run_folder, bad, case):
     assert_user_error(result, words)
 
 
+@pytest.mark.torture
 def test_a_full_disk_while_training(script, bad, tmp_path):
     """No file may grow past 20 kB here, which stands for a disk that is full; what was there stays."""
     base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]

@@ -64,11 +64,13 @@ def test_what_fails_in_a_worker_fails_here():
     assert "in _work" in caught.value.__notes__[0]  # where it failed is told too
 
 
+@pytest.mark.torture
 def test_a_killed_worker_is_told_with_its_remedy():
     with pytest.raises(UserError, match=r"a worker was killed.*; try this"):
         list(in_order(killed, [0, 0, signal.SIGKILL, 0], workers=2, remedy="try this"))
 
 
+@pytest.mark.torture
 def test_a_stopped_worker_is_waited_for_and_told_of(monkeypatch):
     told = []
 

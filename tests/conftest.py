@@ -37,8 +37,8 @@ settings.load_profile("unhurried")  # --hypothesis-profile is heeded after this
 
 # Options of the smallest model that trains, for the scripts.
 TINY = [
-    "model=tiny", "model.d_model=32", "model.d_ff=32", "model.encoder_layers=1", "model.decoder_layers=1", "device=cpu",
-    "precision=fp32", "tokenizer.vocab_size=320"]
+    "model=tiny", "model.d_model=32", "model.d_ff=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1",
+    "device=cpu", "precision=fp32", "tokenizer.vocab_size=320"]
 
 PAIRS = [
     (f"{subject} {verb} {count} {thing}.", f"{wer} {tut} {zahl} {ding}.")

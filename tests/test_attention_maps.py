@@ -99,8 +99,8 @@ def test_a_model_that_is_loaded_has_no_dropout(run_folder, tmp_path):
 
 
 def test_every_attention_as_a_picture(script, run_folder, tmp_path):
-    plot = ("plot_attention", f"run={run_folder}", "device=cpu", "search=greedy", "search.max_length=9", f"output={tmp_path}")
-    result = script(*plot, TRANSLATE_TEXT="She sees two trees.")
+    plot = ("plot_attention", f"run={run_folder}", "device=cpu", "search=greedy", "search.max_length=6", f"output={tmp_path}")
+    result = script(*plot, TRANSLATE_TEXT="She sees.")
     assert result.returncode == 0, result.stderr
     files = [tmp_path / f"{name}.png" for name in ("encoder", "decoder", "cross")]
     assert result.stdout.decode().split() == [str(file) for file in files]
@@ -109,7 +109,7 @@ def test_every_attention_as_a_picture(script, run_folder, tmp_path):
         with Image.open(file) as picture:
             picture.load()
             sizes[file.stem] = picture.size
-    result = script(*plot, "text=She sees two trees.", "target=Nein.")
+    result = script(*plot, "text=She sees.", "target=N")
     assert result.returncode == 0, result.stderr
     with Image.open(tmp_path / "cross.png") as shorter:
         assert shorter.size[1] < sizes["cross"][1]

@@ -42,6 +42,13 @@ def test_padding_is_no_work_of_the_models():
     assert model_flops(model, padded) == model_flops(model, without_padding()) + model_flops(model, collate([[5, 3]], [[3]]))
 
 
+def test_pieces_that_the_loss_leaves_out_are_no_work():
+    model, batch = random_model(vocab=40), without_padding()  # of targets there are three
+    of_a_piece = 6 * model.config.d_model * batch.num_tokens
+    for sampled, pieces in ((2, 3), (10, 10), (100, 40)):
+        assert model_flops(model, batch) - model_flops(model, batch, sampled) == (40 - pieces) * of_a_piece
+
+
 def test_comparing_gives_ratios_of_what_both_have():
     lines = compare({"a": {"x": 2.0, "only": 1.0}, "y": 0}, {"a": {"x": 3.0, "name": "n"}, "y": 1})
     assert [line.split() for line in lines] == [["a.x", "2.00", "3.00", "1.50", "x"]]

@@ -7,10 +7,10 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -44,6 +44,14 @@ BEAM_SIZES = (1, 5)
 DECODING = tuple(itertools.product(BEAM_SIZES, (1, 32, None)))
 
 
+class LinearLayer(NamedTuple):
+    """A map of (N, inputs) to (N, outputs)."""
+
+    outputs: int
+    inputs: int
+    on_source: bool  # N are source tokens, else target tokens
+
+
 def require_fresh(config: RunConfig) -> None:
     """UserError for a training that starts from other weights: what is measured is a fresh model."""
     if config.init is not None:
@@ -63,7 +71,8 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
     figures["peak_memory_gib"] = peak_memory(trainer.updater.device)
     tokens = trainer.config.train.passes * figures["tokens_per_update"] / trainer.config.train.batches_of_update
-    figures["products_gflops"] = _product_rate(trainer.model, round(tokens), trainer.updater.precision)
+    layers = _linear_layers(trainer.model, trainer.config.train.sampled_softmax)
+    figures["products_gflops"] = _product_rate(layers, round(tokens), trainer.updater.device, trainer.updater.precision)
     figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
     return figures | _phase_shares(trainer, batches, trace)
 
@@ -125,18 +134,19 @@ def _tokens(translations: Sequence[Translation]) -> int:
     return sum(1 + len(translation.hypotheses[0].ids) for translation in translations if translation.hypotheses)
 
 
-def model_flops(model: Transformer, batch: Batch) -> int:
+def model_flops(model: Transformer, batch: Batch, sampled: int = 0) -> int:
     """Floating-point operations that training on a batch's real tokens takes: two a weight and token forward, four backward.
 
     Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1, with the products of attention added, whether or not a
-    mask or a window hides them.
+    mask or a window hides them. `sampled`: that of `train.sampled_softmax`; the pieces that are left out take none.
     """
     source, target = (batch.source != PAD_ID).sum(1), batch.real.sum(1)
     encoder = int((source * source).sum()) * len(model.encoder)
     decoder = int((target * (target + source)).sum()) * len(model.decoder)
     products = 2 * model.config.d_model * (encoder + decoder)  # two products, of queries by keys and weights by values
-    for layer, on_source in _linear_layers(model):
-        products += layer.weight.numel() * int(source.sum() if on_source else target.sum())
+    of_targets = len(batch.target_out[batch.real].unique())
+    for layer in _linear_layers(model, sampled, of_targets):
+        products += layer.outputs * layer.inputs * int(source.sum() if layer.on_source else target.sum())
     return 6 * products
 
 
@@ -188,6 +198,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
     trainer.model.output.weight[0, 0].item()  # reading a weight waits for the last update
     seconds = time.perf_counter() - start
     tokens = sum(batch.num_tokens for batch in used)
+    flops = sum(model_flops(trainer.model, batch, trainer.config.train.sampled_softmax) for batch in used)
     return {
         "tokens_per_second": tokens / seconds,
         "sentences_per_second": sum(len(batch.source) for batch in used) / seconds,
@@ -195,7 +206,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
         "tokens_per_update": tokens / updates,
         "padding": statistics.fmean(batch.padding for batch in used),
         "loss": loss,
-        "model_gflops": trainer.config.train.passes * sum(model_flops(trainer.model, batch) for batch in used) / seconds / 1e9}
+        "model_gflops": trainer.config.train.passes * flops / seconds / 1e9}
 
 
 def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:
@@ -227,13 +238,11 @@ def _synchronised_phase(name: str) -> Iterator[None]:
             torch.cuda.synchronize()
 
 
-def _product_rate(model: Transformer, tokens: int, precision: torch.dtype) -> float:
-    """GFLOP/s of matrix products alone, weighted as training the model on that many tokens at once needs them."""
-    device = model.output.weight.device
+def _product_rate(layers: Iterable[LinearLayer], tokens: int, device: torch.device, precision: torch.dtype) -> float:
+    """GFLOP/s of matrix products alone, weighted as training on that many tokens at once needs them."""
     seconds: dict[tuple[int, int, int], float] = {}
     flops, total = 0.0, 0.0
-    for layer, _ in _linear_layers(model):
-        outputs, inputs = layer.weight.shape
+    for outputs, inputs, _ in layers:
         for shape in ((tokens, inputs, outputs), (tokens, outputs, inputs), (outputs, tokens, inputs)):
             if shape not in seconds:
                 seconds[shape] = _seconds_of_product(*shape, device=device, dtype=precision)
@@ -257,8 +266,12 @@ def _seconds_of_product(rows: int, inner: int, columns: int, *, device: torch.de
     return statistics.median(times) / number
 
 
-def _linear_layers(model: Transformer) -> Iterator[tuple[nn.Linear | TiedProjection, bool]]:
-    """The model's linear layers, and whether they work on source tokens."""
+def _linear_layers(model: Transformer, sampled: int, of_targets: int = 0) -> Iterator[LinearLayer]:
+    """The model's linear layers, the last with as many outputs as the loss is made of (`projected_cross_entropy`)."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | TiedProjection):
-            yield module, name.startswith("encoder.") or name.endswith(("cross_attention.W_k", "cross_attention.W_v"))
+            outputs, inputs = module.weight.shape
+            on_source = name.startswith("encoder.") or name.endswith(("cross_attention.W_k", "cross_attention.W_v"))
+            if sampled and module is model.output:
+                outputs = min(outputs, max(sampled, of_targets))
+            yield LinearLayer(outputs, inputs, on_source)

@@ -125,7 +125,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
         "--repeats=1", "--decode-in=fp32", "--workers=2", f"--output={tmp_path}/b.json")
     assert beside.returncode == 0, beside.stderr.decode()
     settings = json.loads((tmp_path / "b.json").read_text())["side_by_side"]
-    assert set(settings) == {f"beam_{beam}_{how}" for beam in (1, 5) for how in ("file", "one_by_one")}
+    assert set(settings) == {f"beam_{beam}_{how}" for beam in (1, 5) for how in ("file", "singly", "one_by_one")}
     for systems in settings.values():
         assert set(systems) == {
             "ctranslate2 float32", "ctranslate2 float32, patience=1", "ctranslate2 int8", "huggingface float32", "this fp32",

@@ -58,7 +58,9 @@ SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
             "ctranslate2 float16, patience=1": Setting({"quantization": "float16"}, IMPATIENT)},
         "huggingface": {
             "huggingface float32": Setting({}), "huggingface bf16": Setting({"dtype": torch.bfloat16})}}}
-# Sentences that are translated one after the other, which takes long, and how many of them each system has at a turn.
+# Sentences that other programs are given to search together, on a GPU more.
+BATCH_SIZES = {"cpu": 32, "cuda": 512}
+# Sentences that are searched each by itself, which takes long, and how many of them a system has at a turn one by one.
 ALONE = 100
 TURN = 10
 
@@ -75,8 +77,13 @@ class System(Protocol):
         """What is changed of the search that all are measured with."""
         ...
 
-    def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
-        """Sentences a second in a second pass over sources, as fast as so many cores can, and the texts."""
+    def of_file(
+        self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool
+    ) -> tuple[float, list[str]]:
+        """Sentences a second in a second pass over sources, as fast as so many cores can, and the texts.
+
+        singly: each sentence is a batch of its own.
+        """
         ...
 
     def on_one_thread(self, beam_size: int) -> Translate:
@@ -91,10 +98,13 @@ class Ours:
     job: Job
     searching: Mapping[str, Any] = field(default_factory=dict)
 
-    def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
+    def of_file(
+        self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool
+    ) -> tuple[float, list[str]]:
         torch.set_num_threads(workers)
         tune_cpu()
-        job = dataclasses.replace(self.job, search=_search(self.job.search, beam_size, self.searching))
+        batch = {"batch_tokens": 1} if singly else {}
+        job = dataclasses.replace(self.job, search=_search(self.job.search, beam_size, {**self.searching, **batch}))
         seconds, translations = time_file(job, sources, repeats=1, workers=workers)
         return len(sources) / seconds, [translation.text for translation in translations]
 
@@ -115,19 +125,21 @@ class Exported:
     decodings: Mapping[int, Decoding]  # by beam size
     searching: Mapping[str, Any]
 
-    def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int) -> tuple[float, list[str]]:
-        translate = self._on_threads(beam_size, workers)
+    def of_file(
+        self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool
+    ) -> tuple[float, list[str]]:
+        translate = self._on_threads(beam_size, workers, 1 if singly else BATCH_SIZES[self.device])
         translate(sources)
         start = time.perf_counter()
         texts = translate(sources)
         return len(sources) / (time.perf_counter() - start), texts
 
     def on_one_thread(self, beam_size: int) -> Translate:
-        return self._on_threads(beam_size, 1)
+        return self._on_threads(beam_size, 1, 1)
 
-    def _on_threads(self, beam_size: int, threads: int) -> Translate:
-        decoder = module_of(self.form).decoder
-        translate: Translate = decoder(self.folder, self.decodings[beam_size], device=self.device, threads=threads)
+    def _on_threads(self, beam_size: int, threads: int, batch_size: int) -> Translate:
+        translate: Translate = module_of(self.form).decoder(
+            self.folder, self.decodings[beam_size], device=self.device, threads=threads, batch_size=batch_size)
         return translate
 
 
@@ -137,9 +149,9 @@ def measure_side_by_side(
 ) -> Figures:
     """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
 
-    Of whole files also BLEU, and how many of the texts are those that the same search finds here in the first of our
-    precisions; one by one also how many times as fast as that precision here, the median of the turns. UserError where
-    `search` asks for what other programs lack, or for another beam.
+    Of files, and of shorter ones whose sentences are searched singly, also BLEU, and how many of the texts are those that the
+    same search finds here in the first of our precisions; one by one, on one thread, also how many times as fast as that
+    precision here, the median of the turns. UserError where `search` asks for what other programs lack, or for another beam.
     """
     measured = dataclasses.replace(_search(search, max(BEAM_SIZES), {}), length_penalty_form=search.length_penalty_form)
     search.require_like(measured, "what is measured is the search that others have too, greedy and with beam 5")
@@ -153,18 +165,20 @@ def measure_side_by_side(
             systems[f"this {precision}"] = Ours(job(precision))
         systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
         for beam_size in BEAM_SIZES:
-            texts: dict[str, list[str]] = {}
-            rates: dict[str, list[float]] = defaultdict(list)
-            for number, (name, system) in itertools.product(range(1, repeats + 1), systems.items()):
-                rate, texts[name] = in_fresh_process(system.of_file, sources, beam_size, workers=workers)
-                rates[name].append(rate)
-                say(f"beam {beam_size}, round {number}: {name} {rate:,.1f} sentences/s")
-            figures[f"beam_{beam_size}_file"] = {
-                name: {
-                    "sentences_per_second": statistics.median(rates[name]),
-                    "alike": sum(map(operator.eq, texts[name], texts[twin_of(system, systems)])),
-                    "bleu": score(texts[name], references, language)["bleu"].value}
-                for name, system in systems.items()}
+            for how, singly, count in (("file", False, len(sources)), ("singly", True, ALONE)):
+                texts: dict[str, list[str]] = {}
+                rates: dict[str, list[float]] = defaultdict(list)
+                for number, (name, system) in itertools.product(range(1, repeats + 1), systems.items()):
+                    rate, texts[name] = in_fresh_process(
+                        system.of_file, sources[:count], beam_size, workers=workers, singly=singly)
+                    rates[name].append(rate)
+                    say(f"beam {beam_size}, {how}, round {number}: {name} {rate:,.1f} sentences/s")
+                figures[f"beam_{beam_size}_{how}"] = {
+                    name: {
+                        "sentences_per_second": statistics.median(rates[name]),
+                        "alike": sum(map(operator.eq, texts[name], texts[twin_of(system, systems)])),
+                        "bleu": score(texts[name], references[:count], language)["bleu"].value}
+                    for name, system in systems.items()}
             seconds = one_by_one(systems, beam_size, sources[:ALONE], rounds=repeats)
             figures[f"beam_{beam_size}_one_by_one"] = {
                 name: {

@@ -17,7 +17,7 @@ from torch import nn
 from translator.attention import MultiHeadAttention
 from translator.config import ModelConfig
 from translator.errors import UserError
-from translator.export.decoding import BATCH_SIZES, Decoding
+from translator.export.decoding import Decoding
 from translator.layers import GatedFeedForward
 from translator.model import Embedding, Transformer
 from translator.positions import MAX_DISTANCE
@@ -80,8 +80,10 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
         options=", ".join(f"{name}={value!r}" for name, value in options.items()))
 
 
-def decoder(folder: Path, decoding: Decoding, *, device: str, threads: int) -> Callable[[Sequence[str]], list[str]]:
-    """What translates texts as the lines of `usage` do, by so many workers of a thread each."""
+def decoder(
+    folder: Path, decoding: Decoding, *, device: str, threads: int, batch_size: int
+) -> Callable[[Sequence[str]], list[str]]:
+    """What translates texts as the lines of `usage` do, so many at once by each of so many workers of a thread."""
     model = ctranslate2.Translator(str(folder), device=device, inter_threads=threads, intra_threads=1)
     files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
     source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
@@ -91,7 +93,7 @@ def decoder(folder: Path, decoding: Decoding, *, device: str, threads: int) -> C
         sentences = source.encode(list(texts), out_type=str)
         longest = max(len(sentence) + 1 for sentence in sentences)
         results = model.translate_batch(
-            sentences, **options, max_decoding_length=decoding.most(longest), max_batch_size=BATCH_SIZES[device])
+            sentences, **options, max_decoding_length=decoding.most(longest), max_batch_size=batch_size)
         return list(target.decode([result.hypotheses[0] for result in results]))
 
     return translate

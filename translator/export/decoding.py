@@ -9,8 +9,6 @@ from translator.config import ModelConfig, SearchConfig
 
 # Tokens of a translation, where the run does not tell.
 TYPICAL_LENGTH = 20
-# Sentences that other programs are given to search together, on a GPU more.
-BATCH_SIZES = {"cpu": 32, "cuda": 512}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from translator.config import ModelConfig
 from translator.errors import UserError
-from translator.export.decoding import BATCH_SIZES, Decoding
+from translator.export.decoding import Decoding
 from translator.model import Transformer
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.translate import Translator
@@ -80,8 +80,10 @@ def usage(translator: Translator, decoding: Decoding, name: str) -> str:
     return USAGE.format(name=name, limit=decoding.limit('batch["input_ids"].shape[1]'))
 
 
-def decoder(folder: Path, decoding: Decoding, *, device: str, threads: int) -> Callable[[Sequence[str]], list[str]]:
-    """What translates texts as the lines of `usage` do, those of like length together, on so many threads."""
+def decoder(
+    folder: Path, decoding: Decoding, *, device: str, threads: int, batch_size: int
+) -> Callable[[Sequence[str]], list[str]]:
+    """What translates texts as the lines of `usage` do, so many of like length together, on so many threads."""
     torch.set_num_threads(threads)
     disable_progress_bar()
     model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").to(device)
@@ -91,8 +93,8 @@ def decoder(folder: Path, decoding: Decoding, *, device: str, threads: int) -> C
     def translate(texts: Sequence[str]) -> list[str]:
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         found: dict[int, str] = {}
-        for first in range(0, len(order), BATCH_SIZES[device]):
-            some = order[first : first + BATCH_SIZES[device]]
+        for first in range(0, len(order), batch_size):
+            some = order[first : first + batch_size]
             batch = tokenizer([texts[i] for i in some], return_tensors="pt", padding=True).to(device)
             config.max_new_tokens = 1 + decoding.most(batch["input_ids"].shape[1])
             outputs = model.generate(**batch, generation_config=config)

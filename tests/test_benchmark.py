@@ -122,7 +122,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
 
     beside = script(
         "benchmark", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", "--beside=huggingface", "--sentences=4",
-        "--repeats=1", "--decode-in=fp32", "--workers=2", f"--output={tmp_path}/b.json")
+        "--repeats=1", "--decode-in=fp32", "--workers=2", f"--output={tmp_path}/b.json", timeout=900)
     assert beside.returncode == 0, beside.stderr.decode()
     settings = json.loads((tmp_path / "b.json").read_text())["side_by_side"]
     assert set(settings) == {f"beam_{beam}_{how}" for beam in (1, 5) for how in ("file", "singly", "one_by_one")}

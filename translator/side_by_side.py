@@ -77,9 +77,7 @@ class System(Protocol):
         """What is changed of the search that all are measured with."""
         ...
 
-    def of_file(
-        self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool
-    ) -> tuple[float, list[str]]:
+    def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool) -> tuple[float, list[str]]:
         """Sentences a second in a second pass over sources, as fast as so many cores can, and the texts.
 
         singly: each sentence is a batch of its own.
@@ -98,9 +96,7 @@ class Ours:
     job: Job
     searching: Mapping[str, Any] = field(default_factory=dict)
 
-    def of_file(
-        self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool
-    ) -> tuple[float, list[str]]:
+    def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool) -> tuple[float, list[str]]:
         torch.set_num_threads(workers)
         tune_cpu()
         batch = {"batch_tokens": 1} if singly else {}
@@ -125,9 +121,7 @@ class Exported:
     decodings: Mapping[int, Decoding]  # by beam size
     searching: Mapping[str, Any]
 
-    def of_file(
-        self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool
-    ) -> tuple[float, list[str]]:
+    def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool) -> tuple[float, list[str]]:
         translate = self._on_threads(beam_size, workers, 1 if singly else BATCH_SIZES[self.device])
         translate(sources)
         start = time.perf_counter()

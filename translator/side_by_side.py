@@ -160,13 +160,8 @@ def measure_side_by_side(
         systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
         for beam_size in BEAM_SIZES:
             for how, singly, count in (("file", False, len(sources)), ("singly", True, ALONE)):
-                texts: dict[str, list[str]] = {}
-                rates: dict[str, list[float]] = defaultdict(list)
-                for number, (name, system) in itertools.product(range(1, repeats + 1), systems.items()):
-                    rate, texts[name] = in_fresh_process(
-                        system.of_file, sources[:count], beam_size, workers=workers, singly=singly)
-                    rates[name].append(rate)
-                    say(f"beam {beam_size}, {how}, round {number}: {name} {rate:,.1f} sentences/s")
+                rates, texts = _of_file(
+                    systems, beam_size, sources[:count], rounds=repeats, workers=workers, singly=singly)
                 figures[f"beam_{beam_size}_{how}"] = {
                     name: {
                         "sentences_per_second": statistics.median(rates[name]),
@@ -180,6 +175,19 @@ def measure_side_by_side(
                     "times_ours": statistics.median(map(operator.truediv, seconds[ours], seconds[name]))}
                 for name in systems}
     return figures
+
+
+def _of_file(
+    systems: Mapping[str, System], beam_size: int, sources: Sequence[str], *, rounds: int, workers: int, singly: bool
+) -> tuple[dict[str, list[float]], dict[str, list[str]]]:
+    """What `System.of_file` gives in each round, and the texts."""
+    rates: dict[str, list[float]] = defaultdict(list)
+    texts: dict[str, list[str]] = {}
+    for number, (name, system) in itertools.product(range(1, rounds + 1), systems.items()):
+        rate, texts[name] = in_fresh_process(system.of_file, sources, beam_size, workers=workers, singly=singly)
+        rates[name].append(rate)
+        say(f"beam {beam_size}, {'singly' if singly else 'file'}, round {number}: {name} {rate:,.1f} sentences/s")
+    return rates, texts
 
 
 def one_by_one(

@@ -1,4 +1,4 @@
-"""What answers in processes of a pool: apart from all else, for each of them imports it anew."""
+"""What answers in a pool's processes: in a module of its own, for each of them imports that anew, with all it imports."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_any_number_of_workers_prepares_the_same(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "READ_ROWS", 97)
     file = write_corpus(tmp_path)
     prepared = []
-    for workers in (1, 2):
+    for workers in (1, 3):
         cache = tmp_path / f"cache-{workers}"
         config = run_config(
             "data=files", f"data.train={file}", f"data.cache={cache}", f"data.workers={workers}", "data.holdout=20")

@@ -160,8 +160,7 @@ def measure_side_by_side(
         systems[f"{ours}, patience=1"] = Ours(job(precisions[0]), IMPATIENT)
         for beam_size in BEAM_SIZES:
             for how, singly, count in (("file", False, len(sources)), ("singly", True, ALONE)):
-                rates, texts = _of_file(
-                    systems, beam_size, sources[:count], rounds=repeats, workers=workers, singly=singly)
+                rates, texts = _of_file(systems, beam_size, sources[:count], rounds=repeats, workers=workers, singly=singly)
                 figures[f"beam_{beam_size}_{how}"] = {
                     name: {
                         "sentences_per_second": statistics.median(rates[name]),

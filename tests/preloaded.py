@@ -1,4 +1,4 @@
-"""What `forked` has imported before it forks: all that scripts import, and what PyTorch does when an optimizer is made."""
+"""What `forked` has imported before it forks: all that scripts import, and what PyTorch does when several processes train."""
 
 import runpy
 

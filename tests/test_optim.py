@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
 
-from tests.conftest import model_config, random_model, run_config
+from tests.conftest import ROOT, model_config, random_model, run_config
 from translator.optim import WeightAverage, build_optimizers, learning_rate
+from translator.uncompiled import AdamW
 
 
 def options(**changes: object):
@@ -61,6 +64,41 @@ def test_muon_takes_the_layers_maps_and_adamw_the_rest():
     assert any("tokens" in name for name in left)
     assert any("relative" in name for name in left)
     assert [len(build_optimizers(model, options(optimizer="adamw")))] == [1]
+
+
+def test_adamw_is_pytorchs():
+    torch.manual_seed(5)
+    ours, theirs = nn.Linear(5, 3), nn.Linear(5, 3)
+    theirs.load_state_dict(ours.state_dict())
+    options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3, "fused": True}
+    pairs = [(ours, AdamW(ours.parameters(), **options)), (theirs, torch.optim.AdamW(theirs.parameters(), **options))]
+    for _ in range(5):
+        x = torch.randn(4, 5)
+        for layer, optimizer in pairs:
+            optimizer.zero_grad()
+            layer(x).square().sum().backward()
+            optimizer.step()
+    assert ours.weight.equal(theirs.weight)
+    assert ours.bias.equal(theirs.bias)
+    before, after = (optimizer.state_dict() for _, optimizer in pairs)
+    torch.testing.assert_close(before, after, rtol=0, atol=0)
+
+
+def test_optimizers_do_without_the_compiler():
+    """It takes seconds to import."""
+    program = (
+        "import sys, torch\n"
+        "from tests.test_optim import options\n"
+        "from translator.optim import build_optimizers, load_state_tensors, state_tensors\n"
+        "layer = torch.nn.Linear(3, 3)\n"
+        "optimizers = build_optimizers(layer, options(optimizer='muon'))\n"
+        "layer(torch.ones(2, 3)).sum().backward()\n"
+        "for optimizer in optimizers:\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "load_state_tensors(optimizers, state_tensors(optimizers))\n"
+        "assert 'torch._dynamo' not in sys.modules")
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_weight_average_follows_its_formula():

@@ -12,9 +12,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from translator.distributed import divide, held_like, stacked
+from translator.uncompiled import Uncompiled
 
 MOMENTUM = 0.95
 # The polynomials a x + b x^3 + c x^5 of the iteration that orthogonalises updates, one a step: those that together bring the
@@ -25,7 +25,7 @@ POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, 
 SMALLEST_NORM = 1e-7
 
 
-class Muon(Optimizer):
+class Muon(Uncompiled):
     """Muon with Nesterov's momentum and decoupled weight decay, for matrices (m, n).
 
     An update is scaled by 0.2 sqrt(max(m, n)), to the size of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982,

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from translator.config import OptimConfig
 from translator.distributed import held_like
 from translator.muon import Muon
+from translator.uncompiled import AdamW
 
 # The last share of a training, in which the rate of the schedule wsd falls.
 DECAY_SHARE = 0.4
@@ -38,7 +39,7 @@ def build_optimizers(
         taken = set(maps)
         matrices = [p for p in matrices if p not in taken]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    optimizers.append(torch.optim.AdamW(
+    optimizers.append(AdamW(
         groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, weight_decay=config.weight_decay,
         fused=True, capturable=capturable))
     return optimizers

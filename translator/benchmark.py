@@ -24,6 +24,7 @@ from translator.environment import environment
 from translator.errors import UserError
 from translator.memory import peak_memory
 from translator.model import TiedProjection, Transformer
+from translator.sampled_softmax import least_size
 from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer
 from translator.translate import CHUNK
@@ -144,8 +145,8 @@ def model_flops(model: Transformer, batch: Batch, sampled: int = 0) -> int:
     encoder = int((source * source).sum()) * len(model.encoder)
     decoder = int((target * (target + source)).sum()) * len(model.decoder)
     products = 2 * model.config.d_model * (encoder + decoder)  # two products, of queries by keys and weights by values
-    of_targets = len(batch.target_out[batch.real].unique())
-    for layer in _linear_layers(model, sampled, of_targets):
+    sampled = max(sampled, least_size(batch.target_out[batch.real])) if sampled else 0
+    for layer in _linear_layers(model, sampled):
         products += layer.outputs * layer.inputs * int(source.sum() if layer.on_source else target.sum())
     return 6 * products
 
@@ -266,12 +267,12 @@ def _seconds_of_product(rows: int, inner: int, columns: int, *, device: torch.de
     return statistics.median(times) / number
 
 
-def _linear_layers(model: Transformer, sampled: int, of_targets: int = 0) -> Iterator[LinearLayer]:
-    """The model's linear layers, the last with as many outputs as the loss is made of (`projected_cross_entropy`)."""
+def _linear_layers(model: Transformer, sampled: int) -> Iterator[LinearLayer]:
+    """The model's linear layers, the last with as many outputs as the loss is made of: `sampled`; 0: all."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | TiedProjection):
             outputs, inputs = module.weight.shape
             on_source = name.startswith("encoder.") or name.endswith(("cross_attention.W_k", "cross_attention.W_v"))
             if sampled and module is model.output:
-                outputs = min(outputs, max(sampled, of_targets))
+                outputs = min(outputs, sampled)
             yield LinearLayer(outputs, inputs, on_source)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from translator.device import product_precision
 from translator.linear import evened
-from translator.sampled_softmax import draw
+from translator.sampled_softmax import draw, least_size
 
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
 # took a CPU twice as long.
@@ -40,8 +40,7 @@ def projected_cross_entropy(
     `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
 
-    among: so many words are drawn to estimate all this from (`translator.sampled_softmax`), and more where the targets alone
-    are more, or on a GPU might be; 0: none are.
+    among: so many words are drawn to estimate all this from (`translator.sampled_softmax`), or `least_size`; 0: none are.
 
     The projection is part of the function so that the logits, (N, V) and often the largest tensor of all, never exist whole:
     it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
@@ -50,10 +49,8 @@ def projected_cross_entropy(
     of_passes = hidden.unflatten(0, (passes, len(targets)))
     real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
     stand_for = None
-    # A GPU would have to be waited for to tell how many words the targets are: no more than there are targets.
-    of_targets = targets.unique() if among and targets.device.type == "cpu" else targets
-    size = max(among, len(of_targets))
-    if among and size < len(weight):
+    size = max(among, least_size(targets)) if among else len(weight)
+    if size < len(weight):
         words, stand_for, numbers = draw(targets, len(weight), size)
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
     loss, nll = _ProjectedCrossEntropy.apply(

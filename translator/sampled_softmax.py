@@ -19,6 +19,15 @@ class Sample(NamedTuple):
     numbers: Tensor  # (V,): which of the C each of them is; of no meaning for the others
 
 
+def least_size(targets: Tensor) -> int:
+    """The least size of a sample from which the sums of a softmax of these targets (N,) are estimated well.
+
+    There must be as many others as targets: without others, each target alone would seem to stand against nothing else. A GPU
+    would have to be waited for to tell how many pieces the targets are; there it is N, as they come several times each.
+    """
+    return 2 * len(targets.unique()) if targets.device.type == "cpu" else len(targets)
+
+
 def draw(targets: Tensor, vocabulary: int, size: int) -> Sample:
     """A sample of so many pieces, fewer than the vocabulary has: the targets (N,), N <= size, and others at random.
 

@@ -27,6 +27,14 @@ def test_scores_are_sacrebleu_s_own() -> None:
     assert scores["ter"].value == sacrebleu.corpus_ter(CLOSE, [REFERENCES]).score
 
 
+def test_of_long_texts_ter_is_had_only_for_the_asking() -> None:
+    long = [" ".join(REFERENCES[i : i + 6]) for i in range(3)]
+    assert list(score(long, long, "de")) == ["bleu", "chrf"]
+    assert {row.metric for row in paired_bootstrap([("a", long), ("b", long)], long, "de")} == {"BLEU", "chrF2"}
+    assert score(long, long, "de", ter=True)["ter"].value == 0
+    assert "ter" not in score(CLOSE, REFERENCES, "de", ter=False)
+
+
 @pytest.mark.parametrize(("language", "tokenizer"), [
     ("zh", "zh"), ("zh_CN", "zh"), ("zho-Hans", "zh"), ("th", "char"), ("de", "13a"), ("", "13a"), ("target", "13a"),
     ("my_answer", "13a"), ("lo_text", "13a")])

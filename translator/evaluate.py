@@ -94,6 +94,8 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     """An evaluation in words and aligned figures."""
     lines = [f"{len(evaluation.sources):,} sentences"]
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
+    if "ter" not in evaluation.scores:
+        lines += ["TER is left out: sacreBLEU would take long with texts of so many words"]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)

@@ -86,7 +86,8 @@ class Trainer:
                 config.data, corpus, sampling=sampling, timeout_minutes=config.train.timeout_minutes, **how))
         self.unit = "epoch" if config.data.window is None else "window"  # what the numbers of epochs count
         self.validator = Validator(
-            corpus, model, translate, self.updater.loss, language=config.data.language, max_tokens=config.train.max_tokens)
+            corpus, model, translate, self.updater.loss, language=config.data.language, metric=config.train.metric,
+            max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
         self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together

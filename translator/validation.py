@@ -41,10 +41,11 @@ class Validator:
         loss: Callable[[Batch], tuple[Tensor, Tensor]],
         *,
         language: str,
+        metric: str,
         max_tokens: int,
     ) -> None:
         """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `language`: that it translates to.
-        `max_tokens`: most in a batch of several.
+        `metric`: which decides: TER, which may take long, is measured only where it does. `max_tokens`: most in a batch of several.
 
         UserError where a sentence is longer than the model's learned positions.
         """
@@ -52,6 +53,7 @@ class Validator:
         self.model = model
         self.translate = translate
         self.language = language
+        self.metric = metric
         self.loss = loss
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         longest = max(max(corpus.validation[f"{side}_length"], default=0) for side in ("source", "target"))
@@ -74,7 +76,8 @@ class Validator:
             loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
         loss, nll, tokens = totals(loss, nll, tokens)
         translations = gather(self.translate(share(self.corpus.validation["source"])))
-        scores = decide(lambda: score(translations, list(self.corpus.validation["target"]), self.language))
+        references = list(self.corpus.validation["target"])
+        scores = decide(lambda: score(translations, references, self.language, ter=self.metric == "ter"))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 

@@ -147,10 +147,8 @@ def with_fitting_batches(
 def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
     """The options to train with: those of the run in this folder, if there is one, else `config` with auto resolved."""
     if not folder.has_begun():
-        train = dataclasses.replace(config.train, accumulation=config.train.accumulation or size())
-        return dataclasses.replace(
-            config, train=train, precision=name_of_precision(resolve_precision(config.precision, device)))
-    saved = folder.load_config()
+        return settled(config, device)
+    saved = settled(folder.load_config(), device)  # which of what was imported had nothing to settle it before
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)
     train = config.train
@@ -166,6 +164,13 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
                 f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}; "
                 "choose another name=, or give the option its old value to go on")
     return config
+
+
+def settled(config: RunConfig, device: torch.device) -> RunConfig:
+    """The options with what `auto` and null come to here and now."""
+    return dataclasses.replace(
+        config, train=dataclasses.replace(config.train, accumulation=config.train.accumulation or size()),
+        precision=name_of_precision(resolve_precision(config.precision, device)))
 
 
 def say_plan(

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -175,6 +176,11 @@ def test_rows_that_an_unclosed_quotation_mark_swallows_are_told_of(tmp_path, cap
     assert capsys.readouterr().err.count("pairs.csv: some cells hold line breaks") == warned
 
 
+def test_rows_may_end_as_on_old_macs(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\r".join([b"en,de", *[f"{a},{b}".encode() for a, b in PAIRS]]) + b"\r")
+    assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/a.csv"), "train")) == PAIRS
+
+
 def test_line_breaks_within_csv_cells_become_spaces_in_train(tmp_path):
     table(tmp_path / "a.csv", [*PAIRS, ("one\nline", "eine \r\n Zeile ")])
     train, validation, test = (pairs_of(load_split(config(tmp_path, train=f"{tmp_path}/a.csv"), split)) for split in SPLITS)
@@ -222,6 +228,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
     (folder / "latin.txt").write_bytes("en\tde\na\tb\ncafé\tc\n".encode("latin-1"))
     (folder / "parted.tsv").write_bytes(b"en\tde\na\tb\nc\rd\te\n")
+    (folder / "parted.csv").write_bytes(b'en,de\na,b\n"c ""\r"" d",e\nf\rg,h\n')
     (folder / "blank.tsv").write_text("en\tde\n" + "a\t \n" * 30)
     (folder / "three.txt").write_text("a\nb\nc\n")
     (folder / "two.txt").write_text("a\nb\n")
@@ -257,6 +264,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "only a header": ({"train": "header.tsv"}, ["header.tsv", "no rows"]),
     "a cell too many": ({"train": "ragged.csv"}, ["ragged.csv", "line 3"]),
     "a line that would be two": ({"train": "parted.tsv"}, ["parted.tsv:3", "carriage return"]),
+    "a line of CSV that would be two": ({"train": "parted.csv"}, ["parted.csv:4", "carriage return"]),
     "two tables": ({"train": ["good.tsv", "good.tsv"]}, ["good.tsv is a table"]),
     "a column without a name": ({"train": "scored.tsv"}, ["scored.tsv", "more cells than its header"]),
     "a column named twice": ({"train": "twice.tsv"}, ["twice.tsv", "en twice"]),
@@ -368,6 +376,15 @@ def test_causes_and_their_examples(tmp_path):
     assert said.splitlines()[0].startswith("train      192 of 201 pairs; dropped: ")
     for cause, count in counts["dropped"].items():
         assert f"{count} {cause}" in said
+
+
+def test_the_tag_of_a_language_counts_as_no_text_of_the_source(tmp_path):
+    odd = ("Go!", "Geh jetzt sofort nach Hause, mein Kind.")
+    for name, target in (("short", "x"), ("long", "as_it_is_said_in_a_place_of_a_long_name")):
+        json_lines(tmp_path / f"{name}.jsonl", [{"en": en, "de": de, target: de} for en, de in [*PAIRS, odd]])
+        options = {"train": str(tmp_path / f"{name}.jsonl"), "target": f"de+{target}"}
+        counts = prepared(tmp_path / "cache", **options).report["splits"]["train"]
+        assert counts["dropped"]["length ratio"] == 2
 
 
 def test_pairs_too_long_for_a_batch_are_dropped_from_train_alone(tmp_path):
@@ -502,6 +519,24 @@ def test_a_cache_within_the_data_is_no_part_of_them(tmp_path, monkeypatch):
     done = count_work(monkeypatch)
     prepared(tmp_path / "cache", **options)
     assert not done
+    write_pairs(tmp_path / "train.tsv", PAIRS[:150])
+    assert sum(prepared(tmp_path / "cache", **options).report["splits"][split]["kept"] for split in SPLITS) == 150
+
+
+@pytest.mark.parametrize("file", ["report.json", "train.arrow", "validation.arrow"])
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+@pytest.mark.parametrize("length", [0, 100])
+def test_a_damaged_cache_is_named(tmp_path, kind, file, length):
+    options = {"train": str(write_pairs(tmp_path / "train.tsv", PAIRS))}
+    prepared(tmp_path / "cache", **options)
+    [folder] = (tmp_path / "cache").glob(f"__{kind}-*")
+    for tokens in (tmp_path / "cache").glob("__tokens-*" if kind == "text" else "none"):
+        shutil.rmtree(tokens)
+    os.truncate(folder / file, length)
+    with pytest.raises(UserError, match=re.escape(f"{folder}: damaged")):
+        prepared(tmp_path / "cache", **options)
+    shutil.rmtree(folder)
+    prepared(tmp_path / "cache", **options)
 
 
 DATA_CHANGES = [
@@ -545,7 +580,7 @@ def test_a_file_that_changed_misses_the_cache(tmp_path, touch):
     write_pairs(file, after if touch == "content" else PAIRS)
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10_000_000))
     assert (pairs_of(load_split(options, "train")) == before) == (touch == "time")
-    assert len(list((tmp_path / "cache").glob("text-*"))) == 2
+    assert len(list((tmp_path / "cache").glob("__text-*"))) == 2
 
 
 def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):

@@ -267,6 +267,23 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_from_the_same_weight
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
 
 
+def test_an_imported_run_goes_by_the_data_of_its_first_training(script: Script, folders, tmp_path):
+    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    options = [
+        f"init={folders['marian']}", f"runs={tmp_path}", "name=run", "data=files", f"data.train={pairs}", "data.holdout=10",
+        "data.source=en", "data.target=de", f"data.cache={tmp_path / 'cache'}", "device=cpu", "train.max_updates=1"]
+    assert script("import", *options).returncode == 0
+    run = RunFolder(tmp_path / "run")
+    assert not run.load_report()
+    trained = script("train", *options)
+    assert trained.returncode == 0, trained.stderr.decode()
+    assert "fingerprint" in run.load_report()
+    assert run.load_config().train.accumulation == 1
+    assert run.load_config().precision in ("fp32", "bf16")
+    write_pairs(pairs, PAIRS[1:])
+    assert_user_error(script("train", *options), "have changed", str(run.path))
+
+
 def test_a_start_that_failed_leaves_its_options_free_and_one_that_did_not_keeps_its_weights(folders, tmp_path):
     pretrained = load_pretrained(str(folders["marian"]), config := run_config(f"init={folders['marian']}"))
     run = RunFolder(tmp_path / "run")

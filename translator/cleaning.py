@@ -139,11 +139,7 @@ class Judge:
 
     def _cause(self, pair: Pair) -> str:
         """Why a pair is not worth training on; empty where it is."""
-        if max(map(len, pair)) > self.config.max_characters:
-            return "too long"
-        if _ratio(*pair) > self.config.max_ratio:
-            return "length ratio"
-        return OVERLAP if self.held_out.shares(pair) else ""
+        return _misshapen(pair, self.config) or (OVERLAP if self.held_out.shares(pair) else "")
 
 
 def clean(
@@ -195,7 +191,7 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
     candidates, largest = 0, 2**64
     least: dict[int, Pair] = {}
     for pair in with_text(train, Counts()):
-        if max(map(len, pair)) > config.max_characters or _ratio(*pair) > config.max_ratio:
+        if _misshapen(pair, config):
             continue
         candidates += 1
         if (key := _pair_key(pair)) <= largest and not held_out.shares(pair):
@@ -243,6 +239,14 @@ def same_sentence(text: str) -> str:
 def _pair_key(pair: Pair) -> int:
     # 64 bits: of 370,000 corpora of ten million pairs each, one has two that share a number by chance.
     return int.from_bytes(hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest(), "big")
+
+
+def _misshapen(pair: Pair, config: DataConfig) -> str:
+    """What is wrong with the lengths of a pair's texts, the source's without its tag; empty where nothing is."""
+    source, target = split_tag(pair[0])[1] if config.tags else pair[0], pair[1]
+    if max(len(source), len(target)) > config.max_characters:
+        return "too long"
+    return "length ratio" if _ratio(source, target) > config.max_ratio else ""
 
 
 def _ratio(source: str, target: str) -> float:

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -25,7 +26,8 @@ from filelock import FileLock
 
 from translator.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
 from translator.config import DataConfig, TokenizerConfig
-from translator.errors import UserError
+from translator.errors import UserError, one_line
+from translator.files import sync, take_place
 from translator.pool import InOrder, alone, in_order
 from translator.sources import SPLITS, identity, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
@@ -73,7 +75,7 @@ def prepare(
     trained = {name: value for name, value in dataclasses.asdict(tokenizer).items() if name != "sampling"}  # in training alone
     key = _key(splits.name, given or trained, max_tokens)
     folder = _cached(
-        Path(config.cache), f"tokens-{key}",
+        Path(config.cache), f"__tokens-{key}",
         lambda new: _tokenise(
             splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
     if tokenizers is None:
@@ -81,13 +83,13 @@ def prepare(
         target = source if target.model == source.model else target
     else:
         source, target = tokenizers
-    train, validation, test = (Dataset.from_file(str(folder / f"{split}.arrow")) for split in SPLITS)
+    train, validation, test = (_rows(folder, split) for split in SPLITS)
     return Corpus(train, validation, test, source, target, _load_report(folder))
 
 
 def load_split(config: DataConfig, split: str) -> Dataset:
     """The texts of a split, in the columns source and target: train cleaned, validation and test as they are."""
-    return Dataset.from_file(str(_clean_splits(config) / f"{split}.arrow"))
+    return _rows(_clean_splits(config), split)
 
 
 def digest(rows: Dataset) -> str:
@@ -119,7 +121,7 @@ def describe_counts(counts: dict[str, Any]) -> str:
 def _clean_splits(config: DataConfig) -> Path:
     """The cached folder of this data's splits as text."""
     shaped_by = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("cache", "workers")}
-    name = f"text-{_key(shaped_by, identity(config))}"
+    name = f"__text-{_key(shaped_by, identity(config))}"
     return _cached(Path(config.cache), name, lambda new: _write_splits(config, new))
 
 
@@ -150,7 +152,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     if not counts["train"].kept:
         causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["train"].dropped.items())
         raise UserError(f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {causes}")
-    digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
+    digests = {split: digest(_rows(folder, split)) for split in pairs}
     _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}, "digests": digests})
 
 
@@ -165,7 +167,7 @@ def _workers(wanted: int | None, pairs: int) -> InOrder:
 
 def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers of train.arrow of `splits`, the source's with a piece for each tag: one and the same where all is joint."""
-    train = Dataset.from_file(str(splits / "train.arrow"))
+    train = _rows(splits, "train")
     if config.joint:
         tokenizer = train_tokenizer(_texts(train, "source", "target"), config, tags)
         return narrow_target(tokenizer, _texts(train, "target")) if config.narrow_target else (tokenizer, tokenizer)
@@ -181,7 +183,7 @@ def _tokenise(
     target.save(folder / "target.model")
     report = _load_report(splits)
     for split in SPLITS:
-        rows = Dataset.from_file(str(splits / f"{split}.arrow"))
+        rows = _rows(splits, split)
         counts = Counts.from_json(report["splits"][split])
         tokens = Counter[str]()
         limit = max_tokens if split == "train" else None
@@ -291,7 +293,9 @@ def _cached(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-            partial.rename(folder)
+            for file in partial.iterdir():
+                sync(file)
+            take_place(partial, folder)
     return folder
 
 
@@ -306,9 +310,24 @@ def _write(path: Path, features: Features, tables: Iterable[pa.Table]) -> None:
         writer.finalize()
 
 
+def _rows(folder: Path, split: str) -> Dataset:
+    with _undamaged(folder):
+        return Dataset.from_file(str(folder / f"{split}.arrow"))
+
+
 def _save_report(folder: Path, report: dict[str, Any]) -> None:
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
 def _load_report(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    with _undamaged(folder):
+        return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+
+
+@contextmanager
+def _undamaged(folder: Path) -> Iterator[None]:
+    """Around reading a folder of the cache: UserError where it is not as it was made."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: damaged: {one_line(str(error))[:200]}; remove it, and the next start makes it anew") from error

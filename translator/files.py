@@ -37,7 +37,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         mode = partial.stat().st_mode  # what others may do with it: safetensors lets them do nothing
         save_file(plain, partial, metadata={SUM: _sum_of(plain)})
         partial.chmod(mode)
-        _take_place(partial, path)
+        take_place(partial, path)
     except (SafetensorError, OSError) as error:  # the first is how a full disk or a missing permission is reported
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error}") from error
@@ -104,13 +104,13 @@ def write_bytes(path: Path, content: bytes) -> None:
     try:
         partial.unlink(missing_ok=True)  # were it a link, another's file would be written
         partial.write_bytes(content)
-        _take_place(partial, path)
+        take_place(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _take_place(partial: Path, path: Path) -> None:
+def take_place(partial: Path, path: Path) -> None:
     """Whole, and after a loss of power too: what a file holds is synced, and then that its folder holds it."""
     sync(partial)
     partial.rename(path)

@@ -57,9 +57,10 @@ class RunFolder:
         config.yaml comes last: a folder that has one has the rest. Of a run that has begun only the options are new; UserError
         where it was made of other data than these.
         """
-        if self.has_begun():
+        begun = self.has_begun()
+        if begun:
             self.require_same_data(tokenizers, report)
-        else:
+        if not begun or "fingerprint" not in self.load_report():  # what was imported has seen no data so far
             self._write_data(tokenizers, report)
         write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
         self._identity = _identity(self.path)

@@ -263,7 +263,7 @@ def _load_files(config: DataConfig, value: str | Sequence[str], where: str) -> D
 def _folder_in_cache(config: DataConfig) -> tempfile.TemporaryDirectory[str]:
     """A folder for a file that a dataset maps, which outlives its name. NFS alone keeps one, and so the folder stays there."""
     Path(config.cache).mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(dir=config.cache, ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix="__", dir=config.cache, ignore_cleanup_errors=True)
 
 
 def _line_pairs(paths: Sequence[str], where: str) -> Iterator[list[list[str]]]:
@@ -322,8 +322,8 @@ def _load(path: str, split: str, streaming: bool, **options: Any) -> Dataset:
     if isinstance(reader, CsvConfig):
         options |= TSV if tabs else CSV
     for file in here:
-        if tabs:
-            refuse_lone_returns(file, _version(file))
+        if isinstance(reader, CsvConfig):
+            refuse_lone_returns(file, _version(file), quotes=not tabs)
         if isinstance(reader, JsonConfig):
             refuse_null_rows(file, _version(file))
     return datasets.load_dataset(path, split=split, streaming=streaming, **options)

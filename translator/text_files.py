@@ -51,11 +51,19 @@ def kind_of(path: Path) -> str:
 
 
 @cache
-def refuse_lone_returns(path: Path, version: tuple[str, int, int]) -> None:
-    """UserError for a carriage return within a line, where pandas would begin another row. Once in each `version` of a file."""
+def refuse_lone_returns(path: Path, version: tuple[str, int, int], *, quotes: bool) -> None:
+    """UserError for a carriage return within a line, where pandas would begin another row. Once in each `version` of a file.
+
+    `quotes`: unless it stands between quotation marks. A file without line feeds has carriage returns in their place.
+    """
+    lone, quoted = 0, False
     for number, line in enumerate(read_lines(path), start=1):
-        if "\r" in line:
-            raise UserError(f"{path}:{number}: a carriage return within the line, which would make two rows of it; take it out")
+        parts = line.split('"') if quotes else [line]
+        if not lone and any("\r" in part for part in parts[quoted::2]):
+            lone = number
+        if lone and number > 1:
+            raise UserError(f"{path}:{lone}: a carriage return within the line, which would make two rows of it; take it out")
+        quoted ^= len(parts) % 2 == 0
 
 
 @cache

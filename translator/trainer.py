@@ -103,7 +103,8 @@ class Trainer:
 
         All are updates at a learning rate of 0, after which the optimizers forget them.
         """
-        remembered = {name: tensor.clone() for name, tensor in self.updater.state().items()}
+        # Not on a GPU, whose memory a training that is resumed would need twice for it.
+        remembered = {name: tensor.to("cpu", copy=True) for name, tensor in self.updater.state().items()}
         scaler = self.updater.scaler.state_dict()
         seconds = 0.0
         largest, usual = self.batches.of_sizes(self.state.epoch, 1.0, 0.5)

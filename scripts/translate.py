@@ -129,8 +129,10 @@ def changes(file: str | Path | None) -> list[Any]:
 
 def score_lines(config: TranslateConfig, job: Job) -> int:
     """Score given translations, line by line; how many were refused."""
-    config.search.require_like(
-        config.search.plain(config.search.beam_size), "changes nothing of translations that are given")
+    counted = dataclasses.replace(
+        config.search.plain(config.search.beam_size), repetition_penalty=1.0, no_repeat_ngram=0, min_length=0,
+        min_length_ratio=0.0, keep_places=False, patience=None, copy_unknown=False)
+    config.search.require_like(counted, "changes nothing of translations that are given")
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
     given_form = format_of(config.translations, "auto")
     again = all(name is not None and Path(name).is_file() for name in (config.input, config.translations))

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
+from translator import translate
 from translator.alignment import align_words
 from translator.batching import collate
 from translator.errors import UserError
@@ -125,6 +126,19 @@ def test_banned_phrases_stand_in_no_translation_however_they_are_spelled(transla
             assert text
             assert "zwei" not in re.findall(r"\w+", text)
             assert "Sie sieht" not in text
+
+
+def test_the_last_search_for_one_without_banned_phrases_counts(translator, monkeypatch):
+    searches, bound = [], options(banned=("zwei", "Sie"))
+    search = translator._search
+    monkeypatch.setattr(translator, "_search", lambda *args: searches.append(args) or search(*args))
+    expected = translator(SOURCES[:1], bound)
+    tries = len(searches) - 1
+    assert tries > 0
+    monkeypatch.setattr(translate, "BANNED_TRIES", tries)
+    assert translator(SOURCES[:1], bound) == expected
+    monkeypatch.setattr(translate, "BANNED_TRIES", tries - 1)
+    assert "banned" in str(translator.translate(SOURCES[:1], bound)[0].refused)
 
 
 def test_how_many_are_asked_for_changes_nothing_about_the_first_without_banned_phrases(translator):
@@ -444,6 +458,7 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
         ' translation: no text in "translation"', " translation: not a JSON object",
         " translation: not JSON: a name stands there twice"]
     assert_user_error(run(script, trained_folder, *files, "search.prefix=Das"), "search.prefix=Das", "given")
+    assert_user_error(run(script, trained_folder, *files, "search.repetition_penalty=2"), "search.repetition_penalty", "given")
     assert_user_error(run(script, trained_folder, *files, "details=true"), "details", "jsonl")
     (tmp_path / "de.txt").write_bytes(targets[0].encode() + b"\n\xff\n")
     short = run(script, trained_folder, *files)

@@ -248,8 +248,10 @@ def test_attention_weights_of_each_layer_on_request(pair):
     source, target = pair
     model = random_model()
     mask = (source != 0)[:, None, None]
-    hidden, weights = model.decode(target, model.encode(source), mask, need_weights=True)
+    hidden, weights = model.decode(target, model.encode(source), mask, weights_of=range(len(model.decoder)))
     torch.testing.assert_close(hidden, model.decode(target, model.encode(source), mask)[0])
+    _, [last] = model.decode(target, model.encode(source), mask, weights_of=[len(model.decoder) - 1])
+    torch.testing.assert_close(last, weights[-1])
     assert [w.shape for w in weights] == [(3, 4, 9, 7)] * 2
     torch.testing.assert_close(weights[0].sum(-1), torch.ones(3, 4, 9))
     assert not weights[0][1, :, :, 5:].any()

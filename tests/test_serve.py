@@ -370,20 +370,23 @@ def test_keys_and_origins(server, trained_folder, tmp_path):
         with urllib.request.urlopen(urllib.request.Request(by.url + "/languages", headers={"Origin": origin})) as response:
             return response.headers["Access-Control-Allow-Origin"]
 
-    def from_page_of(by: Server, origin: str, site: str) -> int:
+    def from_page_of(by: Server, origin: str, site: str | None = None) -> int:
         fields = urllib.parse.urlencode(WHOLE | {"api_key": "sesame"}).encode()
-        told = {"Origin": origin, "Sec-Fetch-Site": site}
+        told = {"Origin": origin} | ({} if site is None else {"Sec-Fetch-Site": site})  # which not all are told
         return by.post("/translate", fields, "application/x-www-form-urlencoded", **told)[0]
 
     assert allowed(server, "https://example.org") is None
     assert from_page_of(server, server.url, "same-origin") == 200
     assert from_page_of(server, "https://example.org", "cross-site") == 403
+    assert from_page_of(server, server.url) == 200
+    assert from_page_of(server, "http://example.org") == 403
     with serving(
             tmp_path / "log", f"run={trained_folder}", f"keys={tmp_path / 'keys'}", "origins=[https://example.org]") as keyed:
         assert allowed(keyed, "https://example.org") == "https://example.org"
         assert allowed(keyed, "https://example.com") is None
         assert from_page_of(keyed, "https://example.org", "cross-site") == 200
         assert from_page_of(keyed, "https://example.com", "cross-site") == 403
+        assert from_page_of(keyed, "https://example.org") == 200
         assert keyed.get("/frontend/settings")["keyRequired"] is True
         assert LibreTranslateAPI(keyed.url, "sesame").translate("a", "en", "de")
         assert keyed.post("/detect", {"q": "a", "api_key": "öffne dich"})[0] == 200

@@ -37,7 +37,8 @@ def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[i
 def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
     """The same from target to source alone, (L, H, T, S), with no other weights in memory."""
     batch = collate([source], [target]).to(next(model.parameters()).device)
-    _, cross = model.decode(batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), need_weights=True)
+    _, cross = model.decode(
+        batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), weights_of=range(len(model.decoder)))
     return torch.cat(cross)
 
 

@@ -30,6 +30,7 @@ from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
 from translator.device import resolve_device, resolve_precision
 from translator.distributed import together
+from translator.errors import one_line
 from translator.fresh_process import Result, in_fresh_process
 from translator.growth import Table
 from translator.memory import peak_memory
@@ -179,7 +180,7 @@ def repeat_corpus(folder: Path, corpus: Dataset, pairs: int) -> tuple[Path, Path
     """Two text files of so many pairs: those of a corpus, then again and again, each time with another number behind them."""
     files = folder / "repeated.src", folder / "repeated.tgt"
     for file, side in zip(files, ("source", "target"), strict=True):
-        texts = list(corpus[side])
+        texts = list(map(one_line, corpus[side]))
         with file.open("w", encoding="utf-8") as lines:
             for number, first in enumerate(range(0, pairs, len(texts))):
                 end = f" {number}\n" if number else "\n"

@@ -330,4 +330,5 @@ def _undamaged(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: damaged: {one_line(str(error))[:200]}; remove it, and the next start makes it anew") from error
+        raise UserError(
+            f"{folder}: damaged: {one_line(str(error))[:200]}; remove it, and the next start makes it anew") from error

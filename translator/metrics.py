@@ -23,8 +23,8 @@ WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # Upper bounds, in source words, of the groups that `scores_by_length` makes; the last has none.
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)
 BOOTSTRAP_SAMPLES = 1000
-# Words of a reference on average up to which TER is computed unasked: sacreBLEU took 0.03 s for a pair of texts of 31 words, 0.3 of
-# 58, 4 of 113.
+# Words of a reference, on average, up to which TER is computed unasked: sacreBLEU took 0.03 s for a pair of texts of 31 words,
+# 0.3 s of 58 and 4 s of 113.
 LONGEST_TER = 40
 
 # What sacreBLEU takes for a word, by ISO 639 code, of languages that put no spaces between words; of all others 13a.
@@ -115,9 +115,10 @@ def paired_bootstrap(
 
     Koehn 2004, https://aclanthology.org/W04-3250; `BOOTSTRAP_SAMPLES` samples from a fixed seed. By the metrics of `score`.
     """
+    metrics = _metrics(language, ter=_soon(references))
     test = PairedTest(
-        [(name, list(hypotheses)) for name, hypotheses in systems], _metrics(language, ter=_soon(references)), [list(references)],
-        test_type="bs", n_samples=BOOTSTRAP_SAMPLES)
+        [(name, list(hypotheses)) for name, hypotheses in systems], metrics, [list(references)], test_type="bs",
+        n_samples=BOOTSTRAP_SAMPLES)
     results: dict[str, list[Any]] = test()[1]
     comparisons = []
     for metric, of_systems in results.items():

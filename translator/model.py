@@ -7,7 +7,7 @@ width, V target vocabulary, K hypotheses of one sentence, N open ones of all B x
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -191,16 +191,16 @@ class Transformer(nn.Module):
         return self.encoder_norm(x)
 
     def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
+        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Hidden states (B, T, D) of target (B, T) given memory (B, S, D) and its padding mask (B, 1, 1, S).
 
-        Also each layer's cross-attention weights (B, H, T, S) if `need_weights`.
+        Also the cross-attention weights (B, H, T, S) of the layers of these numbers, in their order.
         """
         x = self.target_embedding(target)
         weights = []
-        for layer in self.decoder:
-            x, layer_weights = layer(x, memory, mask, need_weights=need_weights)
+        for number, layer in enumerate(self.decoder):
+            x, layer_weights = layer(x, memory, mask, need_weights=number in weights_of)
             if layer_weights is not None:
                 weights.append(layer_weights)
         return self.decoder_norm(x), weights

@@ -32,14 +32,16 @@ def learn_shortlist(pairs: Dataset, source_pieces: int, target_pieces: int, *, j
             weights = probabilities[link]
             expected += np.bincount(link, weights / np.bincount(place, weights)[place], len(keys))
         probabilities = expected / np.bincount(of_source, expected)[of_source]
+    of_both = joint & (of_source < target_pieces)
+    known = torch.from_numpy(np.unique(of_source[of_both]))
+    others = ~of_both | (keys % target_pieces != of_source)
+    keys, of_source, probabilities = keys[others], of_source[others], probabilities[others]
     order = np.lexsort((-probabilities, of_source))
     rank = np.arange(len(keys)) - np.searchsorted(of_source, np.arange(source_pieces))[of_source]
-    of_both = joint & (of_source < target_pieces)
-    rank += of_both  # behind the piece itself
+    rank += of_both[others]  # behind the piece itself
     kept = rank < MOST_CANDIDATES
     candidates = torch.full((source_pieces, MOST_CANDIDATES), PAD_ID)
     candidates[of_source[kept], rank[kept]] = torch.from_numpy(keys[order][kept] % target_pieces)
-    known = torch.from_numpy(np.unique(of_source[of_both]))
     candidates[known, 0] = known
     return Shortlist(candidates, torch.from_numpy(counts))
 

@@ -209,16 +209,16 @@ class Translator:
         """
         banned = whole_words(*options.banned)
         spellings: list[tuple[int, ...]] = []
-        for _ in range(BANNED_TRIES):
-            if not translation.hypotheses or not banned.search(normal(translation.text)):
-                allowed = [number for number, text in enumerate(translation.texts) if not banned.search(normal(text))]
-                return dataclasses.replace(
-                    translation, texts=tuple(translation.texts[i] for i in allowed),
-                    hypotheses=tuple(translation.hypotheses[i] for i in allowed if translation.hypotheses))
+        while translation.hypotheses and banned.search(normal(translation.text)):
+            if len(spellings) == BANNED_TRIES:
+                return Translation(refused="no translation without banned phrases was found; not translated")
             spellings.append(self._spelling(translation.hypotheses[0].ids, banned))
             [hypotheses] = self._search([unit], options, spellings)
             translation = self._rank(unit, hypotheses, options)
-        return Translation(refused="no translation without banned phrases was found; not translated")
+        allowed = [number for number, text in enumerate(translation.texts) if not banned.search(normal(text))]
+        return dataclasses.replace(
+            translation, texts=tuple(translation.texts[i] for i in allowed),
+            hypotheses=tuple(translation.hypotheses[i] for i in allowed if translation.hypotheses))
 
     def _spelling(self, ids: tuple[int, ...], phrases: re.Pattern[str]) -> tuple[int, ...]:
         """The tokens by which an output spells a phrase; all of them where it came in by copying."""

@@ -45,7 +45,8 @@ class Validator:
         max_tokens: int,
     ) -> None:
         """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `language`: that it translates to.
-        `metric`: which decides: TER, which may take long, is measured only where it does. `max_tokens`: most in a batch of several.
+        `metric`: which decides; TER, which may take long, is measured only where it does. `max_tokens`: the most in a
+        batch of several.
 
         UserError where a sentence is longer than the model's learned positions.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,7 +27,7 @@ class Decoder(Protocol):
 
     def encode(self, source: Tensor) -> Tensor: ...
     def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
+        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]: ...
     def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor: ...
 
@@ -60,9 +60,10 @@ def rate(
     mask = padding_mask(batch.source, PAD_ID)
     probabilities, attention = [], []
     for model in models:
-        hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, need_weights=True)
+        hidden, [weights] = model.decode(
+            batch.target_in, model.encode(batch.source), mask, weights_of=[model.aligned_layer])
         probabilities.append(_log_probabilities(model, hidden, batch.target_out))
-        attention.append(weights[model.aligned_layer].float().mean(dim=1))
+        attention.append(weights.float().mean(dim=1))
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
     together = torch.stack(attention).mean(dim=0)  # (B, T, S)
     return [

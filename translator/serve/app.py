@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.middleware.cors import CORSMiddleware
@@ -107,10 +108,15 @@ def _answering(
 def _require_site(request: Request, origins: Sequence[str]) -> None:
     """Other sites' pages could not read an answer, but have their visitors' browsers keep the server busy: forms need no leave.
 
-    Browsers tell from where they were sent (https://www.w3.org/TR/fetch-metadata); other clients tell nothing.
+    Browsers tell from where they were sent (https://www.w3.org/TR/fetch-metadata), but the origin alone to another machine
+    without https; other clients tell nothing.
     """
-    from_here = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-    if not from_here and "*" not in origins and request.headers.get("origin") not in origins:
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if site is None:
+        from_here = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    else:
+        from_here = site in ("none", "same-origin")
+    if not from_here and "*" not in origins and origin not in origins:
         raise HTTPException(403, "Pages of other web sites may not ask: the server's `origins` does not name this one")
 
 

@@ -270,11 +270,11 @@ def test_a_run_that_died_before_its_first_checkpoint_starts_from_the_same_weight
 def test_an_imported_run_goes_by_the_data_of_its_first_training(script: Script, folders, tmp_path):
     pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     options = [
-        f"init={folders['marian']}", f"runs={tmp_path}", "name=run", "data=files", f"data.train={pairs}", "data.holdout=10",
-        "data.source=en", "data.target=de", f"data.cache={tmp_path / 'cache'}", "device=cpu", "train.max_updates=1"]
-    assert script("import", *options).returncode == 0
-    run = RunFolder(tmp_path / "run")
+        "data=files", f"data.train={pairs}", "data.holdout=10", "data.source=en", "data.target=de",
+        f"data.cache={tmp_path / 'cache'}", "device=cpu", "train.max_updates=1", "search=greedy", "search.max_length=5"]
+    run = RunFolder(imported(folders["marian"], tmp_path / "run", *options))
     assert not run.load_report()
+    options += [f"init={folders['marian']}", f"runs={tmp_path}", "name=run"]
     trained = script("train", *options)
     assert trained.returncode == 0, trained.stderr.decode()
     assert "fingerprint" in run.load_report()

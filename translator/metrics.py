@@ -80,7 +80,7 @@ def score(
     language: of both, as data.target names it: in some, words are told apart in a way of their own. ter: whether TER is among
     them; None: unless the references are long (`LONGEST_TER`).
     """
-    metrics = _metrics(language, ter=_soon(references) if ter is None else ter)
+    metrics = _metrics(language, ter=_short_for_ter(references) if ter is None else ter)
     return {name: _corpus_score(metric, hypotheses, references) for name, metric in metrics.items()}
 
 
@@ -115,7 +115,7 @@ def paired_bootstrap(
 
     Koehn 2004, https://aclanthology.org/W04-3250; `BOOTSTRAP_SAMPLES` samples from a fixed seed. By the metrics of `score`.
     """
-    metrics = _metrics(language, ter=_soon(references))
+    metrics = _metrics(language, ter=_short_for_ter(references))
     test = PairedTest(
         [(name, list(hypotheses)) for name, hypotheses in systems], metrics, [list(references)], test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES)
@@ -133,8 +133,8 @@ def paired_bootstrap(
     return comparisons
 
 
-def _soon(references: Sequence[str]) -> bool:
-    """Whether TER is had before anybody minds."""
+def _short_for_ter(references: Sequence[str]) -> bool:
+    """Whether TER of such texts is had before anybody minds."""
     return sum(len(WORD.findall(text)) for text in references) <= LONGEST_TER * len(references)
 
 

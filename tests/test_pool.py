@@ -25,7 +25,7 @@ from translator import cleaning, data, pool
 from translator.cleaning import Seen
 from translator.data import load_split, prepare
 from translator.errors import UserError
-from translator.pool import AHEAD, in_order
+from translator.pool import AHEAD, answering, in_order
 from translator.sources import SPLITS
 
 
@@ -37,6 +37,14 @@ def test_answers_come_in_order_and_questions_are_asked_as_they_are_needed(worker
         assert next(answers) == number**2
     assert next(questions) <= 100 + (AHEAD + 1) * workers
     assert list(in_order(squared, range(3), workers=workers, remedy="")) == [0, 1, 4]
+
+
+def test_workers_may_be_asked_again():
+    with answering(own_number, workers=2, remedy="") as answers:
+        numbers = set(answers(range(2)))
+        assert len(numbers) == 2
+        assert set(answers(range(6))) <= numbers
+        assert list(answers(())) == []
 
 
 def test_no_more_workers_are_started_than_there_are_questions():

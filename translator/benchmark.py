@@ -29,7 +29,7 @@ from translator.tokenizer import PAD_ID
 from translator.trainer import Trainer
 from translator.translate import CHUNK
 from translator.translation import Request, Translation
-from translator.workers import Job, translate_all
+from translator.workers import Job, ready
 
 # Both passes where they are replayed are one.
 PHASES = ("data", "forward", "backward", "replay", "optimizer")
@@ -115,18 +115,18 @@ def decoding_table(precision: str, figures: Mapping[str, Mapping[str, float]]) -
 
 def time_file(job: Job, sources: Sequence[str], *, repeats: int, workers: int) -> tuple[float, list[Translation]]:
     """Seconds of a pass over `sources`, by workers that have started and made one before; and the translations, in order."""
-    # As many for each worker, of the same mixture: so all are at rest together when the clock starts.
+    # As many for each worker, of the same mixture, the first of them while others still start.
     count, order = workers * -(-len(sources) // (workers * CHUNK)), sorted(range(len(sources)), key=lambda i: len(sources[i]))
     shares = [share for number in range(count) if (share := order[number::count])]
     asked = [[Request(sources[i]) for i in share] for share in shares]
-    answers = translate_all(job, itertools.chain.from_iterable([asked] * (1 + repeats)), workers=workers)
     translations: dict[int, Translation] = {}
-    for share, group in zip(shares, itertools.islice(answers, len(shares)), strict=True):
-        translations.update(zip(share, (translation for translation, _ in group), strict=True))
-    start = time.perf_counter()
-    for _ in itertools.islice(answers, repeats * len(shares)):
-        pass
-    seconds = (time.perf_counter() - start) / repeats  # and not those in which the workers end
+    with ready(job, workers=workers) as answers:
+        for share, group in zip(shares, answers(asked), strict=True):
+            translations.update(zip(share, (translation for translation, _ in group), strict=True))
+        start = time.perf_counter()  # all workers are at rest
+        for _ in answers(asked * repeats):
+            pass
+        seconds = (time.perf_counter() - start) / repeats
     return seconds, [translations[i] for i in range(len(sources))]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
@@ -47,34 +47,47 @@ def in_order(
         return
     questions = iter(questions)
     begun = list(islice(questions, workers))  # who would have none is not started
-    numbered, wanted = enumerate(chain(begun, questions)), 0
+    with answering(make, workers=len(begun), remedy=remedy) as answers:
+        yield from answers(chain(begun, questions))
+
+
+@contextmanager
+def answering(
+    make: Callable[[], Callable[[Question], Answer]], *, workers: int, remedy: str
+) -> Iterator[Callable[[Iterable[Question]], Iterator[Answer]]]:
+    """What answers questions as `in_order` does, by processes that stay: again, once all answers of a call have come."""
+    with _started(workers) as pipes:
+        for pipe in pipes:
+            with _surviving(remedy):
+                pipe.send(make)
+        yield lambda questions: _answers(questions, pipes, remedy)
+
+
+def _answers(questions: Iterable[Question], pipes: Sequence[Connection], remedy: str) -> Iterator[Answer]:
+    numbered, wanted, idle = enumerate(questions), 0, list(pipes)
     busy: dict[Connection, int] = {}
     answers: dict[int, Answer] = {}
-    with _started(len(begun)) as idle:
-        for new in idle:
+    while True:
+        while idle and len(answers) < AHEAD * len(pipes) and (asked := next(numbered, None)):
             with _surviving(remedy):
-                new.send(make)
-        while True:
-            while idle and len(answers) < AHEAD * workers and (asked := next(numbered, None)):
+                idle[-1].send(asked[1])
+            busy[idle.pop()] = asked[0]
+        if wanted in answers:
+            yield answers.pop(wanted)
+            wanted += 1
+        elif not busy:
+            return
+        else:
+            while not (ready := wait(busy, PATIENCE)):
+                say(f"warning: for {PATIENCE / 60:g} minutes none of the {len(pipes)} workers has answered; still waiting")
+            for pipe in ready:
+                assert isinstance(pipe, Connection)  # for the type checker
                 with _surviving(remedy):
-                    idle[-1].send(asked[1])
-                busy[idle.pop()] = asked[0]
-            if wanted in answers:
-                yield answers.pop(wanted)
-                wanted += 1
-            elif not busy:
-                return
-            else:
-                while not (ready := wait(busy, PATIENCE)):
-                    say(f"warning: for {PATIENCE / 60:g} minutes none of the {workers} workers has answered; still waiting")
-                for pipe in ready:
-                    assert isinstance(pipe, Connection)  # for the type checker
-                    with _surviving(remedy):
-                        answer, error = pipe.recv()
-                    if error is not None:
-                        raise error
-                    answers[busy.pop(pipe)] = answer
-                    idle.append(pipe)
+                    answer, error = pipe.recv()
+                if error is not None:
+                    raise error
+                answers[busy.pop(pipe)] = answer
+                idle.append(pipe)
 
 
 @contextmanager

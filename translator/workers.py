@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,9 +13,12 @@ from translator.config import SearchConfig
 from translator.cpu import tune_cpu
 from translator.details import Details
 from translator.device import DecodingPrecision
-from translator.pool import in_order
+from translator.pool import answering, in_order
 from translator.translate import CHUNK, Translator
 from translator.translation import Request, Translation
+
+REMEDY = "try fewer workers, or a smaller search.batch_tokens"
+Answers = Iterator[list[tuple[Translation, Details | None]]]
 
 
 @dataclass(frozen=True)
@@ -37,18 +41,28 @@ class Job:
         return list(zip(translations, details, strict=True))
 
 
-def translate_all(
-    job: Job, requests: Iterable[Sequence[Request]], *, workers: int
-) -> Iterator[list[tuple[Translation, Details | None]]]:
+def translate_all(job: Job, requests: Iterable[Sequence[Request]], *, workers: int) -> Answers:
     """Answer groups of requests, in order, with so many processes that share the processor's cores; 1: in this one."""
     if workers == 1:
         yield from map(partial(job.translate, job.load()), requests)
         return
     job.load()  # a user's mistake is told once, here
-    threads = max(1, torch.get_num_threads() // workers)
     shares = (group[first : first + CHUNK] for group in requests for first in range(0, len(group), CHUNK))
-    yield from in_order(
-        partial(_begin, job, threads), shares, workers=workers, remedy="try fewer workers, or a smaller search.batch_tokens")
+    yield from in_order(partial(_begin, job, _threads(workers)), shares, workers=workers, remedy=REMEDY)
+
+
+@contextmanager
+def ready(job: Job, *, workers: int) -> Iterator[Callable[[Iterable[Sequence[Request]]], Answers]]:
+    """What answers groups of requests as `translate_all` does, again and again, each group at once."""
+    if workers == 1:
+        yield partial(map, partial(job.translate, job.load()))
+        return
+    with answering(partial(_begin, job, _threads(workers)), workers=workers, remedy=REMEDY) as answers:
+        yield answers
+
+
+def _threads(workers: int) -> int:
+    return max(1, torch.get_num_threads() // workers)
 
 
 def _begin(job: Job, threads: int) -> Callable[[Sequence[Request]], list[tuple[Translation, Details | None]]]:

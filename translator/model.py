@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import forbidding, keys_mask, padding_mask
+from translator.attention import MultiHeadAttention, forbidding, keys_mask, padding_mask
 from translator.config import ModelConfig
 from translator.cpu import onednn
 from translator.dropout import dropout
@@ -26,7 +26,7 @@ from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 
 # Source tokens that a CPU encodes at once, but in training: those of 250 sentences of Multi30k left its cache, and twice that
-# many took 1.5 s instead of 0.9.
+# many took 1.5 s instead of 0.9. Each part is padded to its own longest sentence alone.
 ENCODED_AT_ONCE = 1 << 10
 
 
@@ -176,11 +176,10 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor) -> Tensor:
         """source (B, S) -> memory (B, S, D), in which padding may be anything."""
-        if source.device.type != "cpu" or self.training or torch.compiler.is_compiling() or source.numel() <= ENCODED_AT_ONCE:
+        parts = None if self.training else _parts(source != PAD_ID)
+        if parts is None:
             return self._encode(source)
-        parts = source.split(max(1, ENCODED_AT_ONCE // source.size(1)))
-        lengths = [int((part != PAD_ID).any(dim=0).sum()) for part in parts]
-        encoded = (self._encode(part[:, :length]) for part, length in zip(parts, lengths, strict=True))
+        encoded = [self._encode(source[part]) for part in parts]
         return torch.cat([F.pad(x, (0, 0, 0, source.size(1) - x.size(1))) for x in encoded])
 
     def _encode(self, source: Tensor) -> Tensor:
@@ -207,11 +206,10 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> DecoderState:
         """The state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
-        real = keys_mask(mask)
-        projected = (layer.cross_attention.keys_values(memory) for layer in self._decoder_layers())
+        real, parts = keys_mask(mask), _parts(mask)
         return DecoderState(
             caches=[KeyValueCache() for _ in self.decoder],
-            memory=[(keys.contiguous(), values.contiguous()) for keys, values in projected],  # as products need them
+            memory=[_keys_values(layer.cross_attention, memory, parts) for layer in self._decoder_layers()],
             bias=None if real is None else forbidding(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
@@ -253,3 +251,30 @@ class Transformer(nn.Module):
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         return (layer for layer in self.decoder if isinstance(layer, DecoderLayer))
+
+
+def _parts(real: Tensor) -> list[tuple[slice, slice]] | None:
+    """The sentences, and their tokens, that a CPU encodes at once, (B, S) of real tokens; None: all are taken together."""
+    if real.device.type != "cpu" or torch.compiler.is_compiling() or real.numel() <= ENCODED_AT_ONCE:
+        return None
+    size = max(1, ENCODED_AT_ONCE // real.size(1))
+    parts = (slice(first, first + size) for first in range(0, len(real), size))
+    return [(part, slice(int(real[part].any(dim=0).sum()))) for part in parts]
+
+
+def _keys_values(
+    attention: MultiHeadAttention, memory: Tensor, parts: list[tuple[slice, slice]] | None
+) -> tuple[Tensor, Tensor]:
+    """Those of memory (B, S, D) for cross-attention, (B, H, S, head width) each, laid out as products need them.
+
+    Zero outside of `parts`, if they are given.
+    """
+    if parts is None:
+        keys, values = attention.keys_values(memory)
+        return keys.contiguous(), values.contiguous()
+    of_parts = [attention.keys_values(memory[part]) for part in parts]
+    shape = len(memory), attention.num_heads, memory.size(1), attention.head_width
+    keys, values = (first.new_zeros(shape) for first in of_parts[0])
+    for (sentences, tokens), (some_keys, some_values) in zip(parts, of_parts, strict=True):
+        keys[sentences, :, tokens], values[sentences, :, tokens] = some_keys, some_values
+    return keys, values

@@ -58,8 +58,11 @@ SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
             "ctranslate2 float16, patience=1": Setting({"quantization": "float16"}, IMPATIENT)},
         "huggingface": {
             "huggingface float32": Setting({}), "huggingface bf16": Setting({"dtype": torch.bfloat16})}}}
-# Sentences that other programs are given to search together, on a GPU more.
-BATCH_SIZES = {"cpu": 32, "cuda": 512}
+# Sentences that other programs are given to search together, by device, format and beam size: on two cores of an AMD Zen 3 each
+# was fastest with as many (of 32 to 128 at least, 4 + 4 layers of width 256).
+BATCH_SIZES = {
+    "cpu": {"ctranslate2": {1: 128, 5: 128}, "huggingface": {1: 128, 5: 32}},
+    "cuda": {"ctranslate2": {1: 512, 5: 512}, "huggingface": {1: 512, 5: 512}}}
 # Sentences that are searched each by itself, which takes long, and how many of them a system has at a turn one by one.
 ALONE = 100
 TURN = 10
@@ -122,7 +125,7 @@ class Exported:
     searching: Mapping[str, Any]
 
     def of_file(self, sources: Sequence[str], beam_size: int, *, workers: int, singly: bool) -> tuple[float, list[str]]:
-        translate = self._on_threads(beam_size, workers, 1 if singly else BATCH_SIZES[self.device])
+        translate = self._on_threads(beam_size, workers, 1 if singly else BATCH_SIZES[self.device][self.form][beam_size])
         translate(sources)
         start = time.perf_counter()
         texts = translate(sources)

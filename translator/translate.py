@@ -41,7 +41,7 @@ from translator.writing import normal, whole_words
 # Texts that are translated together: enough to fill a CPU's batches with sentences of like length, and one batch of a GPU.
 CHUNK = 512
 # What search.batch_tokens=auto comes to: a GPU waits to be asked, whatever the size of a batch, so it gets large ones.
-TOKENS_ON_CPU, TOKENS_ON_GPU = 16_384, 131_072
+TOKENS_ON_CPU, TOKENS_ON_GPU = 32_768, 131_072
 # Searches for an output without banned phrases, each with the spellings ruled out that those before came up with.
 BANNED_TRIES = 20
 

@@ -148,11 +148,17 @@ def test_encoding_in_parts_changes_nothing(changes, at_once, pair, monkeypatch):
     source, target = pair
     model = random_model(model_config(**changes))
     whole, logits = model.encode(source), model(source, target)
+    real = source != 0
+    of_whole = model.start(whole, real).memory
     monkeypatch.setattr(model_module, "ENCODED_AT_ONCE", at_once)
-    parts, real = model.encode(source), source != 0
+    parts = model.encode(source)
     assert parts.shape == whole.shape
     torch.testing.assert_close(parts[real], whole[real], atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(model(source, target), logits, atol=2e-5, rtol=1e-4)
+    for held, expected in zip(model.start(whole, real).memory, of_whole, strict=True):  # keys and values of each layer
+        for each, other in zip(held, expected, strict=True):
+            assert each.shape == other.shape and each.is_contiguous()
+            torch.testing.assert_close(each.transpose(1, 2)[real], other.transpose(1, 2)[real], atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)

@@ -25,8 +25,8 @@ from translator.past import KeyValueCache, Past, move_to_front
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 
-# Source tokens that a CPU encodes at once, but in training: those of 250 sentences of Multi30k left its cache, and twice that
-# many took 1.5 s instead of 0.9. Each part is padded to its own longest sentence alone.
+# Source tokens that a CPU encodes, or projects for cross-attention, at once, but in training: those of 250 sentences of Multi30k
+# left its cache, and twice that many took 1.5 s instead of 0.9. Each part is padded to its own longest sentence alone.
 ENCODED_AT_ONCE = 1 << 10
 
 
@@ -254,7 +254,7 @@ class Transformer(nn.Module):
 
 
 def _parts(real: Tensor) -> list[tuple[slice, slice]] | None:
-    """The sentences, and their tokens, that a CPU encodes at once, (B, S) of real tokens; None: all are taken together."""
+    """The sentences, and their tokens, that a CPU takes at once, real (B, S) telling real tokens; None: all together."""
     if real.device.type != "cpu" or torch.compiler.is_compiling() or real.numel() <= ENCODED_AT_ONCE:
         return None
     size = max(1, ENCODED_AT_ONCE // real.size(1))

@@ -58,8 +58,8 @@ SETTINGS: dict[str, dict[str, dict[str, Setting]]] = {
             "ctranslate2 float16, patience=1": Setting({"quantization": "float16"}, IMPATIENT)},
         "huggingface": {
             "huggingface float32": Setting({}), "huggingface bf16": Setting({"dtype": torch.bfloat16})}}}
-# Sentences that other programs are given to search together, by device, format and beam size: on two cores of an AMD Zen 3 each
-# was fastest with as many, of 32, 64 and 128 (4 + 4 layers of width 256).
+# Sentences that other programs are given to search together, by device, format and beam size. On two cores of an AMD Zen 3 each
+# was fastest with as many, of 32, 64 and 128 (4 + 4 layers of width 256); on a GPU others than 512 were not tried.
 BATCH_SIZES = {
     "cpu": {"ctranslate2": {1: 128, 5: 128}, "huggingface": {1: 128, 5: 32}},
     "cuda": {"ctranslate2": {1: 512, 5: 512}, "huggingface": {1: 512, 5: 512}}}

@@ -25,8 +25,8 @@ from translator.past import KeyValueCache, Past, move_to_front
 from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.tokenizer import PAD_ID
 
-# Source tokens that a CPU encodes, or projects for cross-attention, at once, but in training: those of 250 sentences
-# of Multi30k left its cache, and twice that many took 1.5 s instead of 0.9. Each part is padded to its own longest sentence alone.
+# Source tokens that a CPU encodes, or projects for cross-attention, at once, but in training: those of 250 sentences of
+# Multi30k left its cache, and twice that many took 1.5 s instead of 0.9. Each part is padded to its own longest sentence.
 ENCODED_AT_ONCE = 1 << 10
 
 

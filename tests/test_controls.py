@@ -41,7 +41,7 @@ from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_token
 from translator.translate import Translator
 from translator.translation import Request
 from translator.weights import weights_of
-from translator.writing import rejoined, whole_words
+from translator.writing import goes_on, normal, rejoined, whole_words
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)
@@ -102,7 +102,21 @@ def test_required_phrases_stand_in_every_translation(translator):
     wanted = ("rote Äpfel", "Mein Bruder", "drei")
     for translation in translator.translate(SOURCES, options(required=wanted, n_best=3)):
         assert len(translation.texts) == 3
-        assert all(phrase in text for text in translation.texts for phrase in wanted)
+        assert all(whole_words(phrase).search(text) for text in translation.texts for phrase in wanted)
+
+
+def test_a_piece_goes_on_with_a_word_where_no_word_ends(translator):
+    tokenizer, seen = translator.target_tokenizer, set()
+    for text in (normal(target) for _, target in PAIRS):
+        *ids, _ = tokenizer.encode([text])[0]
+        for end in range(1, len(ids)):
+            inside = re.compile(r"(?<=\w)(?=\w)").match(text, len(tokenizer.decode([ids[:end]])[0])) is not None
+            assert tokenizer.goes_on(*ids[end - 1 : end + 1]) == inside
+            seen.add(inside)
+        assert not tokenizer.goes_on(ids[-1], EOS_ID)
+    assert seen == {True, False}
+    assert not goes_on("東京", "に")
+    assert goes_on("क", "\u093e")  # a vowel sign
 
 
 def test_a_request_s_own_phrases_and_prefix_bind_it_alone(translator):
@@ -143,8 +157,21 @@ def test_the_last_search_for_one_without_banned_phrases_counts(translator, monke
 
 def test_how_many_are_asked_for_changes_nothing_about_the_first_without_banned_phrases(translator):
     for banned in (("zwei", "Sie sieht"), ("rote",)):
-        one, several = (translator.translate(SOURCES, options(n_best=n, banned=banned)) for n in (1, 4))
-        assert [translation.text for translation in one] == [translation.text for translation in several]
+        one, two, four = (translator.translate(SOURCES, options(n_best=n, banned=banned)) for n in (1, 2, 4))
+        assert [translation.texts for translation in one] == [translation.texts[:1] for translation in four]
+        assert [translation.texts for translation in two] == [translation.texts[:2] for translation in four]
+
+
+def test_others_that_were_found_take_the_places_of_outputs_with_banned_phrases(translator):
+    tried = 0
+    for source, free in zip(SOURCES, translator.translate(SOURCES, options(n_best=4)), strict=True):
+        first, second = (set(re.findall(r"\w+", text)) for text in free.texts[:2])
+        for word in sorted(second - first)[:1]:
+            [bound] = translator.translate([source], options(n_best=2, banned=(word,)))
+            others = [text for text in free.texts if not whole_words(word).search(text)]
+            assert list(bound.texts) == others[:2]
+            tried += len(others) > 1
+    assert tried
 
 
 def test_a_phrase_may_be_required_and_banned_behind_another_word(translator):
@@ -398,7 +425,8 @@ def run(script, trained_folder, *arguments, stdin=b"", **environment):
 
 def test_objects_come_and_go_by_line(script, trained_folder, translator, tmp_path):
     lines = [
-        {"source": SOURCES[0], "id": 7, "prefix": "Der"}, {"source": SOURCES[1], "required": ["Häuser"]}, {"source": ""},
+        {"source": SOURCES[0], "id": 7, "prefix": "Der"}, {"source": SOURCES[1], "prefix": None, "required": ["Häuser"]},
+        {"source": "", "required": None},
         {"text": "x", "id": 8}, {"source": SOURCES[2], "required": "Häuser", "refused": "before", "tokens": []}]
     written = [*map(json.dumps, lines), "{broken", "[" * 99_999, '{"source": "x", "n": 1e999}']
     (tmp_path / "in.jsonl").write_text("\n".join(written) + "\n", encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -136,6 +137,60 @@ def test_required_phrases_are_in_every_output_of_any_beam(
         assert hypotheses
         for h in hypotheses:
             assert all(holds(h.ids, phrase) for phrase in wanted)
+
+
+def joined(last: int, token: int) -> bool:
+    """Whether two tokens of the toys make one word."""
+    return (last, token) in {(4, 5), (6, 5), (6, 6)}
+
+
+def holds_all_words(ids: Prefix, phrases: list[Prefix]) -> bool:
+    def ends(phrase: Prefix) -> list[int]:
+        return [start + len(phrase) for start in range(len(ids)) if ids[start : start + len(phrase)] == phrase]
+
+    return all(any(end == len(ids) or not joined(phrase[-1], ids[end]) for end in ends(phrase)) for phrase in phrases)
+
+
+def test_a_required_phrase_is_not_met_by_a_part_of_a_longer_word() -> None:
+    other = 0
+    for phrases in ([(4,)], [(6,)], [(5, 4)], [(4,), (6,)], [(5, 6), (4,)]):
+        fits = partial(holds_all_words, phrases=phrases)
+        for seed in range(6):
+            config = toy_config(**{**ALL, "n_best": 1}, max_length_extra=2)
+            parts, words = (
+                search(random_toy(seed), sources(4), config, demands)[0][0]
+                for demands in (Demands(phrases=[phrases]), Demands(phrases=[phrases], goes_on=joined)))
+            value, ids = best_of(random_toy(seed), 4, fits, limit=2 + sum(map(len, phrases)))[0]
+            assert (words.ids, words.score) == (ids, pytest.approx(value, abs=1e-4))
+            other += parts.ids != words.ids
+    assert other
+
+
+@given(phrases=phrase_lists, beam_size=st.integers(1, 6), seed=st.integers(0, 99))
+def test_required_phrases_are_whole_words_in_every_output_of_any_beam(
+    phrases: list[Prefix], beam_size: int, seed: int
+) -> None:
+    config = toy_config(beam_size=beam_size, n_best=beam_size)
+    demands = Demands(phrases=[phrases], goes_on=lambda last, token: (last, token) == (4, 5))
+    [found] = search(random_toy(seed), sources(4), config, demands)
+    begin_inside = any(phrase[0] == 5 for phrase in phrases)  # after one that ends in 4 it can stand only behind something else
+    assert found or begin_inside
+    for h in found:
+        for phrase in phrases:
+            ends = [i + len(phrase) for i in range(len(h.ids)) if h.ids[i : i + len(phrase)] == phrase]
+            outer = any(p != phrase and holds(p, phrase) for p in phrases)
+            assert outer or any(h.ids[end : end + 1] != (5,) or phrase[-1] != 4 for end in ends)
+
+
+def test_what_is_banned_comes_in_required_phrases_that_are_gone_on_with_alone() -> None:
+    phrase, banned = (4, 5), (4,)
+    for seed in range(8):
+        config = toy_config(**{**ALL, "n_best": 1}, max_length_extra=2)
+        [[best]] = search(random_toy(seed), sources(4), config, Demands(phrases=[[phrase]], banned=[banned]))
+        value, ids = best_of(
+            random_toy(seed), 4,
+            lambda ids: ids.count(4) == sum(ids[i : i + 2] == phrase for i in range(len(ids))) == 1, limit=4)[0]
+        assert (best.ids, best.score) == (ids, pytest.approx(value, abs=1e-4))
 
 
 def test_phrases_of_a_neighbour_change_nothing() -> None:

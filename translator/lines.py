@@ -58,8 +58,9 @@ def _parse(line: bytes, form: Format) -> Line:
         return Line(Request(""), f"{error}; not translated")
     if not isinstance(fields.get("source"), str):
         return Line(Request(""), 'no text in "source"; not translated', fields)
-    prefix, required = fields.get("prefix"), fields.get("required", [])
-    if "prefix" in fields and not isinstance(prefix, str):
+    prefix, required = fields.get("prefix"), fields.get("required")  # null, as a table's export has it, is nothing
+    required = [] if required is None else required
+    if prefix is not None and not isinstance(prefix, str):
         return Line(Request(""), '"prefix" is no text; not translated', fields)
     if not isinstance(required, list) or not all(isinstance(phrase, str) for phrase in required):
         return Line(Request(""), '"required" is no list of texts; not translated', fields)

@@ -13,7 +13,7 @@ import sentencepiece as spm
 from translator.config import TokenizerConfig
 from translator.errors import UserError
 from translator.languages import is_tag
-from translator.writing import is_unspaced
+from translator.writing import goes_on, is_unspaced
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
 # How SentencePiece writes the space before a word.
@@ -68,6 +68,11 @@ class Tokenizer:
         return [
             self._inside(ids) if is_unspaced(text.lstrip()[:1]) else ids
             for text, ids in zip(texts, self._encode(texts), strict=True)]
+
+    def goes_on(self, last: int, piece: int) -> bool:
+        """Whether a piece goes on with the word that the one before it ends; one of a byte is taken to."""
+        before, after = self.pieces([last, piece])
+        return goes_on(before, "a" if self._processor.is_byte(piece) else after)
 
     def _inside(self, ids: list[int]) -> list[int]:
         """Without the space that every text begins with, where the vocabulary allows."""

@@ -200,7 +200,10 @@ class Translator:
         if options.banned:
             translations = [
                 self._without_banned(unit, translation, options) for unit, translation in zip(units, translations, strict=True)]
-        return translations
+        return [
+            dataclasses.replace(
+                translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best])
+            for translation in translations]
 
     def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
         """Search again, without the tokens by which the best output spells banned phrases, until it holds none.
@@ -237,7 +240,7 @@ class Translator:
                 model.eval()
         required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
         longest = None if self.planner.positions is None else self.planner.positions - 1  # BOS takes a position too
-        demands = Demands([unit.prefix for unit in units], required, banned, longest)
+        demands = Demands([unit.prefix for unit in units], required, banned, self.target_tokenizer.goes_on, longest)
         if options.mbr:
             options = dataclasses.replace(options, n_best=options.most_outputs)
         elif options.n_best > 1:  # some to spare, for outputs that are spelled alike
@@ -276,7 +279,7 @@ class Translator:
         elif not options.sampling:
             texts, hypotheses = list(best_of_text), list(best_of_text.values())
         pair = (unit.ids, [*hypotheses[0].ids, EOS_ID])
-        return Translation(tuple(texts[: options.n_best]), tuple(hypotheses[: options.n_best]), pairs=(pair,))
+        return Translation(tuple(texts), tuple(hypotheses), pairs=(pair,))
 
     def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis, options: SearchConfig) -> str:
         """The text, with what the source spells in place of unknown pieces: of its own unknown ones, the most attended to."""

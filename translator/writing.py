@@ -26,6 +26,11 @@ def whole_words(*phrases: str) -> re.Pattern[str]:
     return re.compile(rf"(?:(?<!{letter})|(?!{letter}))(?:{any_of_them})(?:(?!{letter})|(?<!{letter}))")
 
 
+def goes_on(before: str, after: str) -> bool:
+    """Whether a text goes on with the word that the one before it ends."""
+    return all(re.match(_letter(), character) for character in (before[-1:], after[:1]))
+
+
 @cache
 def _letter() -> str:
     """Finds a character of a word: what Python takes for one, and marks on letters, such as vowel signs, which it does not."""

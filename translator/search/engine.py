@@ -147,14 +147,15 @@ class _Beams:
         self.rules = rules_of(config, demands.banned)
         # What a phrase is spelled with must come: of the bans, those of its own tokens do not bind it.
         phrases = list(itertools.chain.from_iterable(demands.phrases or ()))
-        self.ban = BannedPhrases([ids for ids in demands.banned if not any(holds(phrase, ids) for phrase in phrases)])
+        parts = [ids for ids in demands.banned if any(holds(phrase, ids) for phrase in phrases)]
+        self.ban = BannedPhrases([ids for ids in demands.banned if ids not in parts])
         self.prefixes: Tensor | None = None  # (sentences, longest prefix), padded
         if demands.prefixes is not None and any(demands.prefixes):
             self.prefixes = pad(demands.prefixes).to(device)
             self.most = self.most + (self.prefixes != PAD_ID).sum(dim=1)
         self.phrases: RequiredPhrases | None = None
         if demands.phrases is not None and any(demands.phrases):
-            self.phrases = RequiredPhrases(demands.phrases, config.beam_size)
+            self.phrases = RequiredPhrases(demands.phrases, parts, config.beam_size, demands.goes_on)
             self.most = self.most + torch.tensor([self.phrases.tokens(i) for i in range(count)], device=device)
         self.sampling: Sampling | None = None
         if demands.longest is not None:
@@ -246,6 +247,8 @@ class _Beams:
         if unruled is not None:
             self.ban(unruled, history)
         self._rule(log_probabilities, sentences, history)
+        if unruled is not None:  # an output ends by the rules
+            unruled[:, EOS_ID] = log_probabilities[:, EOS_ID]
         if forced is not None:  # whatever the rules
             _leave_only(log_probabilities, *forced)
             if unruled is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from translator.config import SearchConfig
 from translator.tokenizer import PAD_ID
 
 Ids = Sequence[int]
+GoesOn = Callable[[int, int], bool]  # whether a token goes on with the word that the one before it ends
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class Demands:
     """What outputs must begin with, must contain and must not contain."""
 
     prefixes: Sequence[Ids] | None = None  # one a sentence
-    phrases: Sequence[Sequence[Ids]] | None = None  # any number a sentence, in any order
+    phrases: Sequence[Sequence[Ids]] | None = None  # any number a sentence, in any order, each up to the end of a word
     banned: Sequence[Ids] = ()  # for all sentences
+    goes_on: GoesOn = lambda last, token: False  # by default every token is a word
     longest: int | None = None  # tokens before EOS that no output may pass, prefix and phrases counted
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from translator.batching import pad
 from translator.search.choice import Candidates, Continuations
+from translator.search.hypothesis import GoesOn, Ids
 from translator.tokenizer import EOS_ID, PAD_ID
 
 Phrase = tuple[int, ...]
@@ -26,14 +27,21 @@ class Progress:
     """How far one output is with the phrases of its sentence."""
 
     missing: frozenset[Phrase]
-    begun: Phrase = ()  # its last tokens, as far as a missing phrase starts with them
+    begun: Phrase = ()  # its last tokens, as far as a missing phrase starts with them; all of one is met if its word ends there
 
-    def after(self, token: int) -> Progress:
+    def after(self, token: int, goes_on: GoesOn) -> Progress:
         """With one token more."""
-        begun = (*self.begun, token)
-        while begun and not any(phrase[: len(begun)] == begun for phrase in self.missing):
+        missing, begun = self.missing, self.begun
+        if begun in missing and not goes_on(begun[-1], token):
+            missing, begun = missing - {begun}, ()
+        begun = (*begun, token)
+        while begun and not any(phrase[: len(begun)] == begun for phrase in missing):
             begun = begun[1:]
-        return Progress(self.missing - {begun}) if begun in self.missing else Progress(self.missing, begun)
+        return Progress(missing, begun)
+
+    @property
+    def may_end(self) -> bool:
+        return self.missing <= {self.begun}
 
     @property
     def tokens_missing(self) -> int:
@@ -41,9 +49,12 @@ class Progress:
         return sum(map(len, self.missing)) - len(self.begun)
 
     def next_tokens(self) -> set[int]:
-        """The tokens that go on with a phrase or begin one."""
-        going_on = {phrase[len(self.begun)] for phrase in self.missing if phrase[: len(self.begun)] == self.begun}
-        return going_on | {phrase[0] for phrase in self.missing}
+        """The tokens that go on with a phrase or begin one; EOS behind the last."""
+        if self.missing == {self.begun}:
+            return {EOS_ID}
+        missing = self.missing - {self.begun}
+        going_on = {phrase[len(self.begun)] for phrase in missing if phrase[: len(self.begun)] == self.begun}
+        return going_on | {phrase[0] for phrase in missing}
 
 
 class Candidate(NamedTuple):
@@ -58,9 +69,14 @@ class Candidate(NamedTuple):
 class RequiredPhrases:
     """Chooses continuations so that every output ends with all its phrases met."""
 
-    def __init__(self, phrases: Sequence[Sequence[Sequence[int]]], beam_size: int) -> None:
-        """`phrases`: for each sentence, those that its outputs must hold; one that is a part of another is met with that."""
-        self.beam_size = beam_size
+    def __init__(
+        self, phrases: Sequence[Sequence[Sequence[int]]], banned: Sequence[Ids], beam_size: int, goes_on: GoesOn
+    ) -> None:
+        """`phrases`: for each sentence, those that its outputs must hold; one that is a part of another is met with that.
+
+        banned: what may come as a part of these phrases alone.
+        """
+        self.banned, self.beam_size, self.goes_on = banned, beam_size, goes_on
         self.progress = [[Progress(_without_parts({tuple(phrase) for phrase in wanted if phrase}))] for wanted in phrases]
 
     def tokens(self, sentence: int) -> int:
@@ -91,10 +107,23 @@ class RequiredPhrases:
                 if start > -torch.inf:
                     # What a phrase asks for comes last, and counts as it is without rules.
                     steps = dict(zip(tokens, values, strict=True))
-                    found += _continue(parent, start, self.progress[sentence][parent], steps, space)
+                    found += self._continue(parent, start, self.progress[sentence][parent], steps, space)
             chosen.append(_allocate(found, open_places))
             self.progress[sentence] = [candidate.progress for candidate in chosen[-1]]
         return _as_tensors(chosen, self.beam_size, scores)
+
+    def _continue(
+        self, parent: int, start: float, progress: Progress, steps: dict[int, float], space: int
+    ) -> Iterator[Candidate]:
+        """What becomes of a hypothesis by each of `steps`, tokens with their log-probabilities, as far as its phrases allow."""
+        begun, possible = progress.begun, {token: value for token, value in steps.items() if value > -torch.inf}
+        bound = begun not in progress.missing and any(holds(begun, ids) for ids in self.banned)
+        for token, value in possible.items():
+            if token != EOS_ID or progress.may_end:
+                after = progress.after(token, self.goes_on)
+                allowed = not bound or after.begun == (*begun, token) or len(possible) == 1  # as in a prefix
+                if allowed and (after.tokens_missing <= space or token == EOS_ID):
+                    yield Candidate(start + value, parent, token, after)
 
 
 def holds(ids: Sequence[int], phrase: Sequence[int]) -> bool:
@@ -103,24 +132,13 @@ def holds(ids: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def with_wanted(candidates: Candidates, wanted: Tensor, unruled: Tensor) -> Candidates:
-    """Candidates (N, C), and the tokens that phrases ask for, (N, W), as they are in unruled (N, V): only bans bind them."""
+    """Candidates (N, C), and the tokens that phrases ask for, (N, W), as they are in unruled (N, V): rules do not bind them."""
     values = unruled.gather(1, wanted).masked_fill(wanted == PAD_ID, -torch.inf)
     return Candidates(*(torch.cat(both, dim=1) for both in zip(candidates, (values, wanted), strict=True)))
 
 
 def _without_parts(phrases: set[Phrase]) -> frozenset[Phrase]:
     return frozenset(p for p in phrases if not any(p != other and holds(other, p) for other in phrases))
-
-
-def _continue(
-    parent: int, start: float, progress: Progress, steps: dict[int, float], space: int
-) -> Iterator[Candidate]:
-    """What becomes of a hypothesis by each of the `steps`, tokens with their log-probabilities, as far as its phrases allow."""
-    for token, value in steps.items():
-        if value > -torch.inf and not (token == EOS_ID and progress.missing):
-            after = progress.after(token)
-            if after.tokens_missing <= space or token == EOS_ID:
-                yield Candidate(start + value, parent, token, after)
 
 
 def _allocate(candidates: list[Candidate], places: int) -> list[Candidate]:

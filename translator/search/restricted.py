@@ -42,7 +42,8 @@ def search_among(
     count = int(used.sum())
     used[(~used).nonzero()[: one_of_few(count) - count, 0]] = True  # some that are allowed to none, for a usual shape
     pieces = used.nonzero()[:, 0]
-    number = {piece: i for i, piece in enumerate(pieces.tolist())}
+    whole = pieces.tolist()
+    number = {piece: i for i, piece in enumerate(whole)}
 
     def renumbered(ids: Sequence[int]) -> list[int]:
         return [number[piece] for piece in ids]
@@ -50,10 +51,10 @@ def search_among(
     among = Demands(
         demands.prefixes and [renumbered(prefix) for prefix in demands.prefixes],
         demands.phrases and [[renumbered(phrase) for phrase in phrases] for phrases in demands.phrases],
-        [renumbered(phrase) for phrase in demands.banned if all(piece in number for piece in phrase)], demands.longest)
+        [renumbered(phrase) for phrase in demands.banned if all(piece in number for piece in phrase)],
+        lambda last, token: demands.goes_on(whole[last], whole[token]), demands.longest)
     model = as_one([_Restricted(model, pieces, allowed[:, pieces]) for model in models])
     found = search(model, source, config, among)
-    whole = pieces.tolist()
     return [
         [replace(hypothesis, ids=tuple(whole[i] for i in hypothesis.ids)) for hypothesis in hypotheses]
         for hypotheses in found]

@@ -370,6 +370,11 @@ def test_a_text_longer_than_any_in_training_is_translated_by_sentences(translato
         assert alone.sentences == 1
         [whole] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=False))
         assert whole.sentences == 1
+        first, second, _ = (text.split() for text in translator(SOURCES[:3], QUICK))
+        meeting = options(banned=(f"{first[-1]} {second[0]}",), n_best=3)
+        bound, free = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], meeting)
+        assert "where two of them meet" in bound.refused
+        assert free.text == " ".join(first)
         several = options(n_best=3)
         [together], apart = translator.translate([" ".join(SOURCES[:3])], several), translator.translate(SOURCES[:3], several)
         assert together.texts == tuple(" ".join(texts) for texts in zip(*(one.texts for one in apart), strict=True))

@@ -132,7 +132,8 @@ class Translator:
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
         found = iter(self.translate_units(units, options))
         return [
-            Translation(refused=plan) if isinstance(plan, str) else join([next(found) for _ in plan]) for plan in plans]
+            Translation(refused=plan) if isinstance(plan, str) else self._joined([next(found) for _ in plan], options)
+            for plan in plans]
 
     def stream(
         self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None
@@ -218,10 +219,17 @@ class Translator:
             spellings.append(self._spelling(translation.hypotheses[0].ids, banned))
             [hypotheses] = self._search([unit], options, spellings)
             translation = self._rank(unit, hypotheses, options)
-        allowed = [number for number, text in enumerate(translation.texts) if not banned.search(normal(text))]
-        return dataclasses.replace(
-            translation, texts=tuple(translation.texts[i] for i in allowed),
-            hypotheses=tuple(translation.hypotheses[i] for i in allowed if translation.hypotheses))
+        return _leaving_out(banned, translation)
+
+    def _joined(self, sentences: list[Translation], options: SearchConfig) -> Translation:
+        """The translation of a text from those of its sentences, of which none but all together may hold banned phrases."""
+        translation = join(sentences)
+        if not options.banned or translation.sentences == 1:
+            return translation
+        free = _leaving_out(whole_words(*options.banned), translation)
+        if free.texts[:1] != translation.texts[:1]:
+            return Translation(refused="its sentences hold a banned phrase where two of them meet; not translated")
+        return free
 
     def _spelling(self, ids: tuple[int, ...], phrases: re.Pattern[str]) -> tuple[int, ...]:
         """The tokens by which an output spells a phrase; all of them where it came in by copying."""
@@ -335,6 +343,14 @@ class Translator:
                 continue
             yield from zip(batch, results, strict=True)
             del waiting[: len(batch)]
+
+
+def _leaving_out(banned: re.Pattern[str], translation: Translation) -> Translation:
+    """Without the outputs that hold banned phrases."""
+    allowed = [number for number, text in enumerate(translation.texts) if not banned.search(normal(text))]
+    return dataclasses.replace(
+        translation, texts=tuple(translation.texts[i] for i in allowed),
+        hypotheses=tuple(translation.hypotheses[i] for i in allowed if translation.hypotheses))
 
 
 def as_line(text: str) -> str:

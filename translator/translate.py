@@ -222,7 +222,7 @@ class Translator:
         return _leaving_out(banned, translation)
 
     def _joined(self, sentences: list[Translation], options: SearchConfig) -> Translation:
-        """The translation of a text from those of its sentences, of which none but all together may hold banned phrases."""
+        """The translation of a text from those of its sentences; refused where a banned phrase arises between two of them."""
         translation = join(sentences)
         if not options.banned or translation.sentences == 1:
             return translation

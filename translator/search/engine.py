@@ -145,7 +145,7 @@ class _Beams:
         self.found: list[list[Hypothesis]] = [[] for _ in range(count)]
         self.fewest, self.most = length_limits(source, config)  # (B,) tokens before EOS
         self.rules = rules_of(config, demands.banned)
-        # What a phrase is spelled with must come: of the bans, those of its own tokens do not bind it.
+        # What a phrase is spelled with must come: bans of its own tokens bind only where it is left (`RequiredPhrases`).
         phrases = list(itertools.chain.from_iterable(demands.phrases or ()))
         parts = [ids for ids in demands.banned if any(holds(phrase, ids) for phrase in phrases)]
         self.ban = BannedPhrases([ids for ids in demands.banned if ids not in parts])

@@ -121,8 +121,9 @@ class RequiredPhrases:
         for token, value in possible.items():
             if token != EOS_ID or progress.may_end:
                 after = progress.after(token, self.goes_on)
-                allowed = not bound or after.begun == (*begun, token) or len(possible) == 1  # as in a prefix
-                if allowed and (after.tokens_missing <= space or token == EOS_ID):
+                # The only one that is possible must come, as in a prefix.
+                stays = after.begun == (*begun, token) or len(possible) == 1
+                if (stays or not bound) and (after.tokens_missing <= space or token == EOS_ID):
                     yield Candidate(start + value, parent, token, after)
 
 

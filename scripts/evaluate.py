@@ -15,7 +15,7 @@ from translator.commands import EvaluateConfig
 from translator.cpu import tune_cpu
 from translator.errors import UserError, one_line_errors
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
-from translator.held_out import held_out, language_of, require_comparable, sources_for
+from translator.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
 from translator.run_folder import RunFolder, chosen_runs
 from translator.sources import SPLITS
 from translator.text_files import read_lines
@@ -31,9 +31,12 @@ def main(composed: DictConfig) -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
     runs = chosen_runs(config.run, config.runs)  # several translate together
     teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
-    require_comparable([run for team in teams for run in team], config.direction)
+    everybody = [run for team in teams for run in team]
+    require_comparable(everybody, config.direction)
     name, sources, references = test_set(config, runs[0])
-    language = language_of(RunFolder(runs[0]), config.direction)
+    if config.source_file is None:
+        warn_of_learned(everybody, runs[0], config.split, sources, references)
+    language = language_of(RunFolder(runs[0]), config.direction) or config.search.language or ""
     # All before the first sentence, so that no mistake comes to light after minutes.
     translators = [Translator(*team, device=config.device, precision=config.precision) for team in teams]
     systems: list[tuple[str, Evaluation]] = []

@@ -140,6 +140,14 @@ def test_a_dataset_with_a_sentence_past_the_budget_is_refused(tokenizer):
             source.plan(0)
 
 
+def test_a_sentence_past_the_budget_may_have_a_batch_to_itself():
+    lengths = np.array([3, 50, 4, 60, 5, 3])
+    plan = plan_batches(lengths, lengths[::-1].copy(), max_tokens=40, seed=1, epoch=0, any_length=True)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(6))
+    longest = np.maximum(lengths, lengths[::-1])
+    assert all(len(rows) == 1 or len(rows) * longest[rows].max() <= 40 for rows in plan)
+
+
 def test_an_epoch_of_nothing_has_no_batches():
     assert plan_batches(np.array([], dtype=int), np.array([], dtype=int), max_tokens=10, seed=1, epoch=0) == []
 

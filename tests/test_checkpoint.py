@@ -234,6 +234,19 @@ def test_a_run_goes_on_with_the_same_pieces_however_their_bytes_tell_of_their_tr
             folder.require_same_data(tokenizers, {"fingerprint": fingerprint})
 
 
+def test_a_run_whose_report_is_lost_tells_that_its_data_cannot_be_compared(run_folder, folder, capsys):
+    start = RunFolder(run_folder).load_config(), RunFolder(run_folder).load_tokenizers(), {"fingerprint": "x"}
+    folder.config_file.unlink()
+    folder.create(*start)
+    folder.save_checkpoint(10, weights(1), {}, {})
+    folder.create(*start)
+    assert "warning" not in "".join(capsys.readouterr())
+    folder.report_file.unlink()
+    folder.create(*start)
+    assert f"warning: {folder.report_file} does not tell" in "".join(capsys.readouterr())
+    assert folder.load_report() == start[-1]
+
+
 def test_the_newest_run_is_the_one_trained_last(tmp_path):
     for age, name in ((30, "a"), (10, "b"), (20, "c")):
         (tmp_path / name).mkdir()

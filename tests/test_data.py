@@ -31,7 +31,7 @@ from translator.cleaning import EXAMPLES, same_sentence
 from translator.config import DataConfig
 from translator.data import TOO_LONG, Corpus, describe, load_split, prepare
 from translator.errors import UserError
-from translator.sources import SPLITS, hub_id, read, windows
+from translator.sources import SPLITS, hub_id, identity, read, windows
 from translator.tokenizer import EOS_ID
 
 TRICKY = [
@@ -205,6 +205,34 @@ def test_local_folders(tmp_path):
     assert pairs_of(read(config(tmp_path, train="train[50%:]", path=str(saved)), "train")) == PAIRS[96:]
 
 
+@pytest.mark.parametrize("cache", ["cache", "data/cache", "."])
+def test_data_that_change_are_noticed_wherever_the_cache_lies_and_whatever_links_lead_there(tmp_path, cache):
+    for name, pairs in (("one", PAIRS[:90]), ("two", PAIRS[90:180])):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        json_lines(tmp_path / "data" / name / "train.jsonl", flat_rows(pairs))
+    link = tmp_path / "data" / "current"
+    options = {"path": str(tmp_path / "data"), "folder": "current", "holdout": 5}
+
+    def trained_on() -> set[str]:
+        return set(prepared(tmp_path / cache, train="train", **options).train["source"])
+
+    link.symlink_to("one")
+    assert trained_on() == trained_on() <= {source for source, _ in PAIRS[:90]}
+    link.unlink()
+    link.symlink_to("two")
+    assert trained_on() <= {source for source, _ in PAIRS[90:180]}
+    json_lines(tmp_path / "data" / "two" / "train.jsonl", flat_rows(PAIRS[:60]))
+    assert trained_on() <= {source for source, _ in PAIRS[:60]}
+
+
+def test_a_link_that_leads_back_is_followed_once(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    json_lines(folder / "train.jsonl", flat_rows(PAIRS))
+    (folder / "again").symlink_to(folder)
+    assert len(identity(config(tmp_path, path=str(folder), train="train"))) == 1
+
+
 def make_bad_files(folder: Path) -> None:
     write_pairs(folder / "good.tsv", PAIRS)
     (folder / "cut.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "c", "de":\n')
@@ -230,6 +258,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "parted.tsv").write_bytes(b"en\tde\na\tb\nc\rd\te\n")
     (folder / "parted.csv").write_bytes(b'en,de\na,b\n"c ""\r"" d",e\nf\rg,h\n')
     (folder / "blank.tsv").write_text("en\tde\n" + "a\t \n" * 30)
+    (folder / "same.tsv").write_text("en\tde\n" + "".join(f"A dog.\tEin Hund {i}.\n" for i in range(60)))
     (folder / "three.txt").write_text("a\nb\nc\n")
     (folder / "two.txt").write_text("a\nb\n")
     (folder / "folder").mkdir()
@@ -276,6 +305,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
     "only numbers": ({"train": "numbers.jsonl"}, ["too few"]),
     "no text": ({"train": "blank.tsv"}, ["too few"]),
+    "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 clean pairs", "data.validation", "data.overlap=source"]),
     "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
     "nothing left": (
         {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "none is left", "192 overlap"]),
@@ -287,6 +317,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no such folder within": ({"path": "folder", "folder": "sub", "train": "train"}, ["data.folder=sub"]),
     "files with a path": ({"path": "folder", "train": ["a", "b"]}, ["data.path", "data.path=null"]),
     "empty folder": ({"path": "void", "train": "train"}, ["void"]),
+    "a cache that is the data": ({"path": "cache", "train": "train"}, ["data.cache", "is data.path"]),
 }
 
 
@@ -294,7 +325,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, case):
     options, words = BAD[case]
     make_bad_files(tmp_path)
-    (tmp_path / "void").mkdir()
+    for name in ("void", "cache"):
+        (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
         prepared(tmp_path / "cache", **options)

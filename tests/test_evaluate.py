@@ -150,6 +150,27 @@ def test_sentences_that_the_training_may_know_are_not_scored(script, run_folder,
     assert len(held_out(folder, "train", None)[0]) > 0  # which shows the fit to what there is now
 
 
+def test_a_rival_that_was_trained_on_these_sentences_is_told_of(script, run_folder, tmp_path):
+    """Of the pairs of least hash one run holds out ten, the other four: it has learned from one of the five to be scored."""
+    train = write_pairs(tmp_path / "train.tsv", PAIRS[:150])
+    runs = []
+    for holdout in (5, 2):
+        run = with_data(run_folder, tmp_path / f"holding-{holdout}", path=None, train=str(train), validation=None, test=None,
+                        holdout=holdout, cache=str(tmp_path / "cache"))
+        config = RunFolder(run).load_config()
+        corpus = prepare(config.data, config.tokenizer, max_tokens=99, tokenizers=RunFolder(run).load_tokenizers())
+        RunFolder(run).report_file.write_text(json.dumps(corpus.report))
+        runs.append(run)
+    result = evaluate_script(script, runs[0], f"against={runs[1]}")
+    assert f"warning: {runs[1]} was trained on 1 of these 5 sentences" in result.stderr.decode()
+    assert "paired bootstrap" in result.stdout.decode()
+    assert b"was trained on" not in evaluate_script(script, runs[1], f"against={runs[0]}").stderr
+    train.unlink()
+    shutil.rmtree(tmp_path / "cache")
+    moved = with_data(runs[0], tmp_path / "moved", train=str(write_pairs(tmp_path / "copy.tsv", PAIRS[:150])))
+    assert "cannot be told" in evaluate_script(script, moved, f"against={runs[1]}").stderr.decode()
+
+
 def test_the_words_of_the_language_are_counted(script, run_folder, files, tmp_path):
     run = with_data(run_folder, tmp_path / "run", target="zh")
     result = evaluate_script(script, run, *pair_of(files))

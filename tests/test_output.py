@@ -66,8 +66,8 @@ def test_an_output_by_a_link_leaves_the_link(tmp_path):
 def test_what_another_job_began_is_not_overwritten(tmp_path):
     path = tmp_path / "out.txt"
     write(str(path), LINES[:1], die=True)
-    for job in (JOB | {"precision": "int8"}, None):
-        with pytest.raises(UserError, match=r"out\.txt\.partial: begun with another"):
+    for job, what in ((JOB | {"precision": "int8"}, "precision"), ({"input": JOB["input"]}, "precision"), (None, "input")):
+        with pytest.raises(UserError, match=rf"out\.txt\.partial: begun with another {what}"):
             Output(str(path), job)
     assert (tmp_path / "out.txt.partial").read_bytes() == LINES[0]
 

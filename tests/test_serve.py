@@ -26,12 +26,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, assert_user_error, composed
+from tests.conftest import PAIRS, assert_user_error, composed, search_config
 from tests.served import Server, serving, until
 from translator.building import from_hydra
 from translator.commands import ServeConfig
 from translator.errors import UserError
 from translator.translate import Translator
+from translator.translation import Translation
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("libretranslatepy", reason="a client is not installed: the extra `dev` has it")
@@ -44,7 +45,7 @@ from translator.serve.api import Api
 from translator.serve.app import create_app
 from translator.serve.batcher import Batcher, Full
 from translator.serve.detection import Detector
-from translator.serve.service import Interruptible, Service, Unanswerable
+from translator.serve.service import Answer, Interruptible, Service, Unanswerable, texts_of
 
 TEXTS = [source for source, _ in PAIRS[::17]]
 
@@ -242,6 +243,14 @@ def test_languages_of_names_that_no_detector_knows(directions, found):
     else:
         with pytest.raises(Unanswerable, match=found):
             asyncio.run(api._language_of("A dog.", "german"))
+
+
+def test_a_banned_phrase_where_two_sentences_meet_is_told_of():
+    line = [Answer(Translation((first, second)), None) for first, second in (("A red", "A"), ("ball.", "dog."))]
+    search = search_config(banned=("red ball",), beam_size=2)
+    with pytest.raises(Unanswerable, match="line 2: .* where two of them meet"):
+        texts_of("x\nx y", [line[:1], line], 1, search)
+    assert texts_of("x y", [line], 2, dataclasses.replace(search, banned=("dog",))) == ["A red ball."]
 
 
 def test_line_breaks_and_spaces_stay(server):

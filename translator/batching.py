@@ -50,15 +50,16 @@ class Batch:
 
 
 def plan_batches(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, *, max_tokens: int, seed: int, epoch: int
+    source_lengths: np.ndarray, target_lengths: np.ndarray, *, max_tokens: int, seed: int, epoch: int, any_length: bool = False
 ) -> list[np.ndarray]:
     """The batches of one epoch, each an array of sentence indices: a function of the arguments alone.
 
     Sentences of like length share a batch; neither side of a batch, padded, holds more than `max_tokens`. Which
-    sentences of like length meet, and the order of the batches, change from epoch to epoch.
+    sentences of like length meet, and the order of the batches, change from epoch to epoch. A sentence longer than
+    that is refused or, with `any_length`, has a batch to itself.
     """
     longest = np.maximum(source_lengths, target_lengths)
-    if len(longest) and longest.max() > max_tokens:
+    if not any_length and len(longest) and longest.max() > max_tokens:
         index = int(longest.argmax())
         raise UserError(f"train.batch_tokens={max_tokens} is less than the {longest[index]} tokens of sentence {index + 1}")
     rng = np.random.default_rng((seed, epoch))
@@ -87,7 +88,7 @@ def _batch_ends(counts: np.ndarray, max_tokens: int) -> list[int]:
     ends, start, end = list[int](), 0, 0  # start of the batch that is not yet full
     for length in np.flatnonzero(counts).tolist():
         first, end = end, end + int(counts[length])
-        fit = max_tokens // length
+        fit = max(1, max_tokens // length)
         if first - start >= fit:  # one of this length would be too many
             ends.append(start := first)
         ends.extend(range(start + fit, end + 1, fit))
@@ -138,8 +139,10 @@ class BatchSource:
         seed: int,
         longest: int | None = None,
         sampling: float = 0.0,
+        any_length: bool = False,
     ) -> None:
-        """`sampling`: the alpha of `Tokenizer.sample`; 0 keeps each sentence's best segmentation.
+        """`sampling`: the alpha of `Tokenizer.sample`; 0 keeps each sentence's best segmentation. `any_length`: of
+        `plan_batches`.
 
         `longest`: the most tokens that a sampled segmentation may have; None: as many as fit into its batch.
         """
@@ -147,6 +150,7 @@ class BatchSource:
         self.tokenizers = tokenizers
         self.max_tokens = max_tokens
         self.seed = seed
+        self.any_length = any_length
         self.longest = max_tokens if longest is None else longest
         self.sampling = sampling
         self._ids = dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
@@ -160,7 +164,8 @@ class BatchSource:
         """The sentence indices of each batch of an epoch."""
         if self._plan is None or self._plan[0] != epoch:
             self._plan = epoch, plan_batches(
-                self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)
+                self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch,
+                any_length=self.any_length)
         return self._plan[1]
 
     def batch(self, epoch: int, number: int) -> Batch:

@@ -200,6 +200,10 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
                 least = dict(heapq.nsmallest(config.holdout, least.items()))
                 largest = max(least)
     count = min(config.holdout, int(candidates * HOLDOUT_SHARE), len(least))
+    if candidates and not least:  # all were in the other one
+        raise UserError(
+            f"data.train: each of {candidates} clean pairs shares a sentence with the split that is held out already; set "
+            f"data.{split}, or, where many sources have one target, data.overlap=source")
     if not count:
         raise UserError(f"data.train: {candidates} clean pairs are too few to cut a {split} split from; set data.{split}")
     counts.read = count

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from translator.cleaning import Counts, with_text
-from translator.data import digest, load_split
+from translator.cleaning import READ_ROWS, Counts, same_sentence, with_text
+from translator.console import say
+from translator.data import SIDES, digest, load_split
 from translator.errors import UserError
 from translator.languages import tag_of
 from translator.run_folder import RunFolder
@@ -52,6 +53,37 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
         raise UserError(f"data.{split}=null: this split was cut from all directions together; leave out source and target")
     pairs = list(with_text(rows, Counts()))
     return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def warn_of_learned(
+    runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]
+) -> None:
+    """Say which runs have learned from pairs of a split that its owner has held out, as those with other data may have."""
+    for run in dict.fromkeys(runs):
+        folder = RunFolder(run)
+        if split == "train" or folder.digest_of(split) == RunFolder(owner).digest_of(split):
+            continue
+        try:
+            count = _learned(folder, sources, references)
+        except UserError as error:
+            say(f"warning: whether {run} was trained on some of these sentences cannot be told: {error}")
+        else:
+            if count:
+                say(f"warning: {run} was trained on {count:,} of these {len(sources):,} sentences, or on their translations: "
+                    "its scores are too good; compare on files that none has seen, by source_file= and reference_file=")
+
+
+def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> int:
+    """How many pairs have a sentence, on its side, that a run's training data hold now; UserError where these are gone."""
+    data = folder.load_config().data
+    sides = [set(map(same_sentence, side)) for side in (sources, references)][: 1 if data.overlap == "source" else 2]
+    known = [set[str]() for _ in sides]
+    for rows in load_split(data, "train").iter(READ_ROWS):
+        for sentences, name, met in zip(sides, SIDES, known, strict=False):
+            met.update(sentences.intersection(map(same_sentence, rows[name])))
+    return sum(
+        any(same_sentence(text) in met for text, met in zip(pair, known, strict=False))
+        for pair in zip(sources, references, strict=True))
 
 
 def language_of(folder: RunFolder, direction: Direction) -> str:

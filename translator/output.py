@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from translator.errors import UserError
+from translator.files import take_place
 from translator.lock import locked
 
 
@@ -55,7 +56,7 @@ class Output:
             begun = json.loads(first)
         known = begun if isinstance(begun, dict) else {}
         if begun != now:
-            what = next((key for key in now if known.get(key) != now[key]), "input")
+            what = next((key for key in {**now, **known} if known.get(key) != now.get(key)), "input")
             raise UserError(
                 f"{self.partial}: begun with another {what} ({known.get(what)!r}, now {now.get(what)!r}); give the same to go "
                 f"on, or remove {self.partial} to begin anew")
@@ -81,7 +82,7 @@ class Output:
             aside.rename(self.about)
         with _opened(self.partial, "ab" if self.done else "wb") as file:
             yield file
-        self.partial.rename(self.path)
+        take_place(self.partial, self.path)
         self.about.unlink(missing_ok=True)
         Path(self._lock.lock_file).unlink(missing_ok=True)
         self._lock.release()

@@ -27,7 +27,7 @@ from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate
 from translator.files import write_bytes, write_text
-from translator.held_out import held_out, language_of, require_comparable, sources_for
+from translator.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_scores
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
@@ -179,6 +179,7 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
         trouble = str(error)
         say(f"warning: {path} was not evaluated: {trouble}")
     else:  # what goes wrong from here on is the options' fault
+        warn_of_learned([path], own.path, options.split, sources, references)
         evaluation = evaluate(
             translator, sources_for(path, sources, options.direction), references, options.search,
             language_of(own, options.direction))

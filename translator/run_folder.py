@@ -26,6 +26,7 @@ from typing import Any
 from translator.building import build, read_yaml, to_yaml
 from translator.checkpoint import Checkpoint, Checkpoints
 from translator.config import RunConfig
+from translator.console import say
 from translator.errors import UserError
 from translator.files import Weights, load_tensors, read_plain, save_tensors, write_bytes, write_text
 from translator.shortlist import Shortlist
@@ -61,6 +62,8 @@ class RunFolder:
         if begun:
             self.require_same_data(tokenizers, report)
         if not begun or "fingerprint" not in self.load_report():  # what was imported has seen no data so far
+            if self.checkpoints.resumable():
+                say(f"warning: {self.report_file} does not tell what data this run was begun with; it may not have been these")
             self._write_data(tokenizers, report)
         write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
         self._identity = _identity(self.path)
@@ -150,7 +153,7 @@ class RunFolder:
             return None
 
     def load_report(self) -> dict[str, Any]:
-        """What data_report.json says; nothing where it cannot be read: nobody's work depends on it."""
+        """What data_report.json says; nothing where it cannot be read: without it a run can still go on and be scored."""
         try:
             report = json.loads(read_plain(self.report_file))
         except (OSError, ValueError, RecursionError):

@@ -184,15 +184,30 @@ def identity(config: DataConfig) -> list[Any]:
         names = [getattr(config, split) for split in SPLITS]
         files = [Path(f) for name in names if name is not None for f in ((name,) if isinstance(name, str) else name)]
     elif Path(config.path).is_dir():
-        cache = Path(config.cache).resolve()  # which may lie within, and changes with every start
-        files = sorted(
-            path for path in Path(config.path).rglob("*") if path.is_file() and cache not in path.resolve().parents)
+        root, cache = Path(config.path), Path(config.cache).resolve()
+        if cache == root.resolve():
+            raise UserError(f"data.cache={config.cache}: is data.path, and changes with every start; name another folder")
+        files = sorted(_files_in(root / (config.folder or ""), but=cache))
+        if config.folder is not None:  # where a card may say which files are which split
+            files += sorted(path for path in root.iterdir() if path.is_file())
     else:
         _require_folder_or_hub_id(config.path)
         return _commit(config) or [rows and rows._fingerprint for rows in (read(config, split) for split in SPLITS)]
     for file in files:
         require_file(file, " (named by data.train, data.validation or data.test)")
     return list(map(_version, files))
+
+
+def _files_in(folder: Path, *, but: Path) -> Iterator[Path]:
+    """All files in a folder, also through links to folders, as `datasets` finds them; but none of another folder."""
+    met = {but}
+    for where, folders, names in os.walk(folder, followlinks=True):
+        place = Path(where).resolve()
+        if place in met:  # a link may lead back to where it lies
+            folders.clear()
+            continue
+        met.add(place)
+        yield from (path for path in map(Path(where).joinpath, names) if path.is_file())
 
 
 def _version(file: Path) -> tuple[str, int, int]:

@@ -83,7 +83,8 @@ class WindowSource:
         tokens = list(encoded(texts, tokenizers, self.longest, counts, Counter(), in_order=self._side.in_order))
         told = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
         if not counts.kept:
-            raise UserError(f"data.train: no pair is left after cleaning of {told}")
+            raise UserError(
+                f"data.train: no pair is left after cleaning of {told}; mend these, or start anew with a larger data.window")
         say(told)
         return BatchSource(
             _dataset(tokens), tokenizers, max_tokens=self.max_tokens, seed=self.seed, longest=self.longest,

@@ -78,7 +78,7 @@ class Trainer:
         self.updater = Updater(model, config.optim, config.train, precision=precision)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-        how = {"max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed}
+        how: dict[str, Any] = {"max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed}
         sampling = config.tokenizer.sampling
         self.batches: BatchSource | WindowSource = (
             BatchSource(corpus.train, tokenizers, sampling=sampling, **how) if config.data.window is None

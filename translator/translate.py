@@ -132,7 +132,7 @@ class Translator:
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
         found = iter(self.translate_units(units, options))
         return [
-            Translation(refused=plan) if isinstance(plan, str) else self._joined([next(found) for _ in plan], options)
+            Translation(refused=plan) if isinstance(plan, str) else joined([next(found) for _ in plan], options)
             for plan in plans]
 
     def stream(
@@ -220,16 +220,6 @@ class Translator:
             [hypotheses] = self._search([unit], options, spellings)
             translation = self._rank(unit, hypotheses, options)
         return _leaving_out(banned, translation)
-
-    def _joined(self, sentences: list[Translation], options: SearchConfig) -> Translation:
-        """The translation of a text from those of its sentences; refused where a banned phrase arises between two of them."""
-        translation = join(sentences)
-        if not options.banned or translation.sentences == 1:
-            return translation
-        free = _leaving_out(whole_words(*options.banned), translation)
-        if free.texts[:1] != translation.texts[:1]:
-            return Translation(refused="its sentences hold a banned phrase where two of them meet; not translated")
-        return free
 
     def _spelling(self, ids: tuple[int, ...], phrases: re.Pattern[str]) -> tuple[int, ...]:
         """The tokens by which an output spells a phrase; all of them where it came in by copying."""
@@ -343,6 +333,17 @@ class Translator:
                 continue
             yield from zip(batch, results, strict=True)
             del waiting[: len(batch)]
+
+
+def joined(sentences: Sequence[Translation], options: SearchConfig) -> Translation:
+    """The translation of a text from those of its sentences; refused where a banned phrase arises between two of them."""
+    translation = join(sentences)
+    if not options.banned or translation.sentences == 1:
+        return translation
+    free = _leaving_out(whole_words(*options.banned), translation)
+    if free.texts[:1] != translation.texts[:1]:
+        return Translation(refused="its sentences hold a banned phrase where two of them meet; not translated")
+    return free
 
 
 def _leaving_out(banned: re.Pattern[str], translation: Translation) -> Translation:

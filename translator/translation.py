@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from translator.search import Hypothesis
@@ -47,7 +48,7 @@ class Translation:
         return any(hypothesis.hit_limit for hypothesis in self.hypotheses[:1])
 
 
-def join(sentences: list[Translation]) -> Translation:
+def join(sentences: Sequence[Translation]) -> Translation:
     """The translation of a text from those of its sentences: the best of each, then the second best, and so on."""
     if len(sentences) == 1:
         return sentences[0]

@@ -62,7 +62,7 @@ class Validator:
             raise UserError(
                 f"data.validation: a sentence has {longest:,} tokens, more than model.max_positions="
                 f"{model.config.max_positions:,}; raise that, or leave the sentence out")
-        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max(max_tokens, longest), seed=0)
+        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0, any_length=True)
         lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
         self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)  # which pair, if any
 

@@ -31,7 +31,9 @@ class Api:
     async def translate(self, fields: Translation) -> dict[str, Any]:
         """/translate"""
         answers, detected = await self._ask(fields, explained=False)
-        ranked = [texts_of(text, lines, 1 + fields.alternatives) for text, lines in zip(fields.texts, answers, strict=True)]
+        ranked = [
+            texts_of(text, lines, 1 + fields.alternatives, self.config.search)
+            for text, lines in zip(fields.texts, answers, strict=True)]
         whole: dict[str, list[Any]] = {"translatedText": [texts[0] for texts in ranked]}
         if fields.alternatives:
             whole["alternatives"] = [texts[1:] for texts in ranked]
@@ -43,7 +45,7 @@ class Api:
         """/details: of each text the lines, of each line the sentences, token by token."""
         answers, detected = await self._ask(fields, explained=True)
         for text, lines in zip(fields.texts, answers, strict=True):
-            texts_of(text, lines, 1)  # or the reason why there is none
+            texts_of(text, lines, 1, self.config.search)  # or the reason why there is none
         texts = [[[answer.explanation for answer in line] for line in lines] for lines in answers]
         return {"texts": texts} | ({"detectedLanguage": detected} if detected else {})
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from translator.commands import ServeConfig
+from translator.config import SearchConfig
 from translator.errors import UserError
 from translator.languages import tag_of
 from translator.open_rows import OpenRows
@@ -23,8 +24,8 @@ from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
 from translator.serve.explanation import explain
-from translator.translate import Translator
-from translator.translation import Request, Translation, join
+from translator.translate import Translator, joined
+from translator.translation import Request, Translation
 
 
 class Unanswerable(Exception):
@@ -160,14 +161,14 @@ def _asked(line: str, translator: Translator, target: str) -> Request:
     return Request((tag_of(target) if translator.source_tokenizer.tags else "") + line)
 
 
-def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int) -> list[str]:
+def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int, search: SearchConfig) -> list[str]:
     """The translations of a text from those of its lines, the best first, without repetitions; its line breaks are kept."""
-    joined = []
+    of_lines = []
     for number, (line, answers) in enumerate(zip(text.split("\n"), lines, strict=True), 1):
-        translation = join([answer.translation for answer in answers])
+        translation = joined([answer.translation for answer in answers], search)
         if translation.refused:
             raise Unanswerable(f"line {number}: {translation.refused}")
         end = "\r" if line.endswith("\r") else ""
-        joined.append([text + end for text in translation.texts])
-    ranked = ("\n".join(texts[min(rank, len(texts) - 1)] for texts in joined) for rank in range(n_best))
+        of_lines.append([text + end for text in translation.texts])
+    ranked = ("\n".join(texts[min(rank, len(texts) - 1)] for texts in of_lines) for rank in range(n_best))
     return list(dict.fromkeys(ranked))

@@ -89,7 +89,7 @@ async function translate() {
         { q: lines.join("\n"), source: source.value, target: target.value, alternatives, api_key: $("key").value }) });
     const answer = await response.json().catch(() => ({ error: `The server answers ${response.status}.` }));
     if (mine.signal.aborted) return;
-    if (response.status === 503) timer = setTimeout(translate, 1000 * response.headers.get("Retry-After"));
+    if (response.status === 503) timer = setTimeout(translate, 1000 * (Number(response.headers.get("Retry-After")) || 2));
     const [, number, why] = response.ok ? [] : answer.error.match(/^line (\d+): (.*)/s) ?? [];
     if (number) {
       refused.set(lines[number - 1], why);

@@ -31,7 +31,8 @@ from translator.cleaning import EXAMPLES, same_sentence
 from translator.config import DataConfig
 from translator.data import TOO_LONG, Corpus, describe, load_split, prepare
 from translator.errors import UserError
-from translator.sources import SPLITS, hub_id, identity, read, windows
+from translator.identity import identity
+from translator.sources import SPLITS, hub_id, read, windows
 from translator.tokenizer import EOS_ID
 
 TRICKY = [

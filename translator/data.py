@@ -28,8 +28,9 @@ from translator.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, c
 from translator.config import DataConfig, TokenizerConfig
 from translator.errors import UserError, one_line
 from translator.files import sync, take_place
+from translator.identity import identity
 from translator.pool import InOrder, alone, in_order
-from translator.sources import SPLITS, identity, read
+from translator.sources import SPLITS, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 from translator.vocabulary import narrow_target
 

@@ -23,7 +23,6 @@ from datasets.arrow_writer import ArrowWriter
 from datasets.packaged_modules.csv.csv import CsvConfig
 from datasets.packaged_modules.json.json import JsonConfig
 from datasets.table import InMemoryTable
-from huggingface_hub import HfApi
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig
@@ -36,6 +35,7 @@ from translator.text_files import (
     refuse_lone_returns,
     refuse_null_rows,
     require_file,
+    version_of,
     warn_of_line_breaks,
 )
 
@@ -154,7 +154,7 @@ def _whole(tables: Iterator[pa.Table], where: str) -> Iterator[pa.Table]:
 
 
 def _tables_of_lines(config: DataConfig, paths: Sequence[str], where: str) -> Iterator[pa.Table]:
-    _refuse_unequal(tuple(paths), where, tuple(_version(Path(path)) for path in paths))
+    _refuse_unequal(tuple(paths), where, tuple(version_of(Path(path)) for path in paths))
     pairs = itertools.chain.from_iterable(zip(*batch, strict=True) for batch in _line_pairs(paths, where))
     while some := list(islice(pairs, config.window)):
         yield pa.table(dict(zip((config.source, config.target), zip(*some, strict=True), strict=True)))
@@ -178,56 +178,12 @@ def _where(config: DataConfig, split: str) -> str:
     return option if config.path is None else f"data.path={config.path} {option}"
 
 
-def identity(config: DataConfig) -> list[Any]:
-    """What tells these data from others and from their own later versions: files by size and time, hub data by commit."""
-    if config.path is None:
-        names = [getattr(config, split) for split in SPLITS]
-        files = [Path(f) for name in names if name is not None for f in ((name,) if isinstance(name, str) else name)]
-    elif Path(config.path).is_dir():
-        root, cache = Path(config.path), Path(config.cache).resolve()
-        if cache == root.resolve():
-            raise UserError(f"data.cache={config.cache}: is data.path, and changes with every start; name another folder")
-        files = sorted(_files_in(root / (config.folder or ""), but=cache))
-        if config.folder is not None:  # where a card may say which files are which split
-            files += sorted(path for path in root.iterdir() if path.is_file())
-    else:
-        _require_folder_or_hub_id(config.path)
-        return _commit(config) or [rows and rows._fingerprint for rows in (read(config, split) for split in SPLITS)]
-    for file in files:
-        require_file(file, " (named by data.train, data.validation or data.test)")
-    return list(map(_version, files))
-
-
-def _files_in(folder: Path, *, but: Path) -> Iterator[Path]:
-    """All files in a folder, also through links to folders, as `datasets` finds them; but none of another folder."""
-    met = {but}
-    for where, folders, names in os.walk(folder, followlinks=True):
-        place = Path(where).resolve()
-        if place in met:  # a link may lead back to where it lies
-            folders.clear()
-            continue
-        met.add(place)
-        yield from (path for path in map(Path(where).joinpath, names) if path.is_file())
-
-
-def _version(file: Path) -> tuple[str, int, int]:
-    return str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns
-
-
-def _commit(config: DataConfig) -> list[str]:
-    """The commit of a dataset on the hub; nothing where the hub does not say: `read` then finds out why, or has a copy."""
-    try:
-        return [str(HfApi().dataset_info(config.path or "", revision=config.revision, timeout=10).sha)]
-    except Exception:  # any of the client's many: no network, none such, not allowed, switched off
-        return []
-
-
 def _load_path(config: DataConfig, value: str | Sequence[str], *, streaming: bool = False) -> Dataset:
     """A split of a dataset on the hub or in a local folder; `streaming`: an iterable one, which is read as it is used."""
     if not isinstance(value, str):
         raise UserError(f"data.path={config.path}: its splits go by name; set data.path=null to name files")
     path = config.path or ""
-    _require_folder_or_hub_id(path)
+    require_folder_or_hub_id(path)
     if any((Path(path) / name).is_file() for name in SAVED):
         saved = _load_saved(path, value)
         return saved.to_iterable_dataset() if streaming else saved
@@ -241,7 +197,7 @@ def hub_id(path: str) -> str | None:
     return None if Path(path).exists() or path.startswith((".", "/", "~", "data/")) or path.count("/") > 1 else path
 
 
-def _require_folder_or_hub_id(path: str) -> None:
+def require_folder_or_hub_id(path: str) -> None:
     """UserError for what is neither, before the hub is asked."""
     if Path(path).is_file():
         raise UserError(f"data.path={path}: is a file; set data.path=null data.train={path}")
@@ -338,9 +294,9 @@ def _load(path: str, split: str, streaming: bool, **options: Any) -> Dataset:
         options |= TSV if tabs else CSV
     for file in here:
         if isinstance(reader, CsvConfig):
-            refuse_lone_returns(file, _version(file), quotes=not tabs)
+            refuse_lone_returns(file, version_of(file), quotes=not tabs)
         if isinstance(reader, JsonConfig):
-            refuse_null_rows(file, _version(file))
+            refuse_null_rows(file, version_of(file))
     return datasets.load_dataset(path, split=split, streaming=streaming, **options)
 
 

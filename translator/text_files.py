@@ -18,6 +18,11 @@ from translator.errors import UserError
 from translator.files import GZIP
 
 
+def version_of(file: Path) -> tuple[str, int, int]:
+    """What tells a file from others and from its own earlier self."""
+    return str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns
+
+
 def require_file(path: Path, named: str = "") -> None:
     """UserError where there is no file; `named`: by what."""
     if not path.is_file():

@@ -132,7 +132,7 @@ class Translator:
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
         found = iter(self.translate_units(units, options))
         return [
-            Translation(refused=plan) if isinstance(plan, str) else joined([next(found) for _ in plan], options)
+            Translation(refused=plan) if isinstance(plan, str) else join_allowed([next(found) for _ in plan], options)
             for plan in plans]
 
     def stream(
@@ -335,7 +335,7 @@ class Translator:
             del waiting[: len(batch)]
 
 
-def joined(sentences: Sequence[Translation], options: SearchConfig) -> Translation:
+def join_allowed(sentences: Sequence[Translation], options: SearchConfig) -> Translation:
     """The translation of a text from those of its sentences; refused where a banned phrase arises between two of them."""
     translation = join(sentences)
     if not options.banned or translation.sentences == 1:

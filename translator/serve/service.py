@@ -24,7 +24,7 @@ from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
 from translator.serve.explanation import explain
-from translator.translate import Translator, joined
+from translator.translate import Translator, join_allowed
 from translator.translation import Request, Translation
 
 
@@ -165,7 +165,7 @@ def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int, search: 
     """The translations of a text from those of its lines, the best first, without repetitions; its line breaks are kept."""
     of_lines = []
     for number, (line, answers) in enumerate(zip(text.split("\n"), lines, strict=True), 1):
-        translation = joined([answer.translation for answer in answers], search)
+        translation = join_allowed([answer.translation for answer in answers], search)
         if translation.refused:
             raise Unanswerable(f"line {number}: {translation.refused}")
         end = "\r" if line.endswith("\r") else ""

@@ -519,7 +519,6 @@ def test_several_runs_on_the_command_line(script, trained_folder, translator):
     ("search.temperature=0", ["search.temperature"]), ("search.repetition_penalty=0.5", ["search.repetition_penalty"]),
     ("search.terminology=/nowhere", ["search.terminology=/nowhere"]), ("translations=/nowhere", ["/nowhere"]),
     ("precision=int4", ["precision", "int8"]), ("workers=2", ["workers", "input=FILE"]),
-    ("search.seed=2", ["search.seed", "search.sampling=true"]), ("search.diversity=1", ["search.diversity", "search.groups"]),
     ("search.top_k=5", ["search.top_k", "search.sampling=true"]), ("search.temperature=0.5", ["search.sampling=true"]),
     ("search.mbr=chrf search.beam_size=1", ["search.mbr", "search.beam_size"]), ("details=true", ["details", "jsonl"]),
     ("search.min_length=9", ["search.min_length", "search.max_length"]),

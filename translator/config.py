@@ -298,9 +298,8 @@ class SearchConfig:
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
         require(self.temperature >= 1e-6, "search.temperature", "must be at least 0.000001")
         require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
-        for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1), ("seed", 1)):
+        for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
             require(self.sampling or getattr(self, name) == off, f"search.{name}", "is for search.sampling=true")
-        require(self.groups > 1 or self.diversity == 0.5, "search.diversity", "is for search.groups above 1")
         require(self.mbr is None or self.most_outputs > 1, "search.mbr",
                 "needs candidates: raise search.beam_size, or search.patience")
         require(self.max_length is None or self.min_length <= self.max_length, "search.min_length",
@@ -335,8 +334,8 @@ class SearchConfig:
     def plain(self, beam_size: int) -> SearchConfig:
         """Beam search with the same penalties, limits and treatment of unknown words, for the best output alone."""
         return dataclasses.replace(
-            self, beam_size=beam_size, n_best=1, groups=1, diversity=0.5, sampling=False, temperature=1.0, top_k=0, top_p=1.0,
-            seed=1, prefix="", required=(), banned=(), terminology=None, mbr=None, shortlist=0)
+            self, beam_size=beam_size, n_best=1, groups=1, sampling=False, temperature=1.0, top_k=0, top_p=1.0, prefix="",
+            required=(), banned=(), terminology=None, mbr=None, shortlist=0)
 
     def require_like(self, other: SearchConfig, why: str) -> None:
         """UserError, with why, for the first option that is not as in the other."""

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
 from tests.forked import forks, run_script
+from translator import threads
 from translator.batching import Batch, collate
 from translator.building import build, from_hydra, to_yaml
 from translator.cleaning import Counts, HeldOut, clean
@@ -55,6 +56,14 @@ def _as_if_alone() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
     for name in ("MAKEFLAGS", "ARGS"):  # which `make test ARGS=...` hands on; the recipes that tests run take their own
         os.environ.pop(name, None)
+
+
+@pytest.fixture
+def several_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
+    """To be called with how many a test is to have; each then works on a part of the smallest batch."""
+    monkeypatch.setattr(threads, "LEAST_POSITIONS", 1)
+    yield torch.set_num_threads
+    torch.set_num_threads(1)
 
 
 def model_config(**changes: object) -> ModelConfig:

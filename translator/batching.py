@@ -43,6 +43,13 @@ class Batch:
         cells = self.source.numel() + self.target_out.numel()
         return 1 - (int((self.source != PAD_ID).sum()) + self.num_tokens) / cells
 
+    def parts(self, count: int) -> list[Batch]:
+        """Its sentences in so many parts, of as many cells each or nearly, with seeds of their own."""
+        sides = zip(*(x.tensor_split(count) for x in (self.source, self.target_in, self.target_out)), strict=True)
+        return [
+            Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()), derive_seed(self.seed, number))
+            for number, (source, target_in, target_out) in enumerate(sides)]
+
     def to(self, device: torch.device) -> Batch:
         return Batch(
             self.source.to(device, non_blocking=True), self.target_in.to(device, non_blocking=True),

@@ -7,6 +7,7 @@ import itertools
 import json
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -216,15 +218,19 @@ def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None
     usual = trainer.updater.phase
     if trainer.updater.device.type == "cuda":
         trainer.updater.phase = _synchronised_phase
-    with profile(activities=activities) as recorded:
+    with profile(activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)) as recorded:
         _train(trainer, batches, PROFILED_UPDATES)
     trainer.updater.phase = usual
     if trace is not None:
         trace.parent.mkdir(parents=True, exist_ok=True)
         recorded.export_chrome_trace(str(trace))
-    spent = {  # what a GPU did meanwhile has the same names
-        event.key: event.cpu_time_total for event in recorded.key_averages()
-        if event.key in PHASES and event.device_type == DeviceType.CPU}
+    spent, threads = defaultdict[str, float](float), defaultdict[str, set[int]](set)
+    for event in recorded.events() or ():
+        if event.name in PHASES and event.device_type == DeviceType.CPU:  # what a GPU did meanwhile has the same names
+            spent[event.name] += event.cpu_time_total
+            threads[event.name].add(event.thread)
+    for name in spent:
+        spent[name] /= len(threads[name])  # which are in a phase at the same time
     if "replay" in spent:  # before it is one, it is the two in it
         spent["replay"] -= spent.get("forward", 0) + spent.get("backward", 0)
     return {f"share_{name}": time / sum(spent.values()) for name, time in spent.items()}

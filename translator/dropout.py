@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from translator.randomness import own_generator
+
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """In training zero each element with probability p and divide the others by 1 - p: Srivastava et al. 2014, section 4.
@@ -18,7 +20,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=own_generator())
     kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= round(p * 2**16) - 2**15
     wide = torch.promote_types(x.dtype, torch.float32)
     # As floats, which training holds at four times the memory: to multiply by booleans takes a CPU three times as long.

@@ -18,8 +18,9 @@ from translator.errors import UserError
 # How allocators that have no exception of their own say it.
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-# Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, and growth in steps of 256 MiB.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+# Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, growth in steps of 256 MiB, and one heap for
+# all threads, as the others cannot hold a large tensor.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
 class OutOfMemory(UserError):
@@ -72,6 +73,7 @@ def keep_freed_memory() -> None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
         mallopt(M_TOP_PAD, 1 << 28)
+        mallopt(M_ARENA_MAX, 1)
 
 
 def give_back_freed_memory() -> None:

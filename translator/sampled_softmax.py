@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from translator.randomness import own_generator
+
 
 class Sample(NamedTuple):
     """C of V pieces."""
@@ -37,7 +39,8 @@ def draw(targets: Tensor, vocabulary: int, size: int) -> Sample:
     piece's weight is Zipf's, one over its rank, as vocabularies list frequent pieces first.
     """
     weights = 1 / torch.arange(1, vocabulary + 1, device=targets.device)
-    priorities = (weights / torch.rand_like(weights)).index_fill_(0, targets, torch.inf)
+    chances = torch.rand(vocabulary, device=targets.device, generator=own_generator())
+    priorities = (weights / chances).index_fill_(0, targets, torch.inf)
     best, order = priorities.topk(size + 1)
     pieces, threshold = order[:-1], best[-1]
     stand_for = (threshold / weights[pieces]).clamp(min=1).masked_fill_(best[:-1] == torch.inf, 1)

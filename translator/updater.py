@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from translator.model import Transformer
 from translator.optim import build_optimizers, load_state_tensors, state_tensors
 from translator.positions import SinusoidalPositions
 from translator.replay import Recordings, Work
+from translator.threads import Threads
 from translator.tokenizer import PAD_ID
 
 # On a GPU lengths are padded to a multiple of this: batches are of few shapes then, which `Recordings` live on.
@@ -70,6 +72,9 @@ class Updater:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
         replay = train.cuda_graphs and self.device.type == "cuda" and size() == 1 and not self.scaler.is_enabled()
         self._recordings = Recordings(self.device) if replay else None
+        # Half precision was not measured. Attention's dropout may be PyTorch's, whose random numbers all threads share.
+        apart = self.device.type == "cpu" and precision == torch.float32 and size() == 1 and not train.compile
+        self._threads = Threads(torch.get_num_threads() if apart and not model.config.attention_dropout else 1)
         self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
         self._sinusoidal = [module for module in self.model.modules() if isinstance(module, SinusoidalPositions)]
         # What profiles show by name; a benchmark puts its own here.
@@ -116,13 +121,17 @@ class Updater:
         share = torch.tensor(size() / tokens)
         for number, batch in enumerate(batches, start=1):
             self._meet_after(last=number == len(batches))
-            torch.manual_seed(batch.seed)
-            if self._recordings is not None:
-                self._recordings.depend_on(self._tables())
-            with nullcontext() if self._recordings is None else self.phase("replay"):
-                batch_loss, batch_nll = self._do(self._add_gradients, *self._inputs(batch), share)
-            loss, nll = loss + batch_loss, nll + batch_nll
+            parts = self._threads.parts(batch, self.train.passes)
+            of_batch = self._add_gradients_by_threads(parts, share) if len(parts) > 1 else self._of_batch(batch, share)
+            loss, nll = loss + of_batch[0], nll + of_batch[1]
         return loss, nll
+
+    def _of_batch(self, batch: Batch, share: Tensor) -> tuple[Tensor, ...]:
+        torch.manual_seed(batch.seed)
+        if self._recordings is not None:
+            self._recordings.depend_on(self._tables())
+        with nullcontext() if self._recordings is None else self.phase("replay"):
+            return self._do(self._add_gradients, *self._inputs(batch), share)
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """What `_Loss` is given of a batch, still on the CPU."""
@@ -154,6 +163,22 @@ class Updater:
         with self.phase("backward"):
             self.scaler.scale(loss * share).backward()
         return loss.detach(), nll
+
+    def _add_gradients_by_threads(self, parts: Sequence[Batch], share: Tensor) -> tuple[Tensor, ...]:
+        """What `_add_gradients` does, by a thread for each part of a batch. The same parts give the same to the bit."""
+        weights = list(self.model.parameters())
+
+        def of_part(part: Batch) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
+            with self.phase("forward"):
+                loss, nll = self._loss(*self._inputs(part))
+            with self.phase("backward"):
+                return loss.detach(), nll, torch.autograd.grad(loss * share, weights, allow_unused=True)
+
+        losses, nlls, of_parts = zip(*self._threads.each(of_part, parts), strict=True)
+        for weight, *gradients in zip(weights, *of_parts, strict=True):
+            addends = [gradient for gradient in (weight.grad, *gradients) if gradient is not None]
+            weight.grad = reduce(torch.add, addends) if addends else None
+        return sum(losses), sum(nlls)
 
     def _clip_gradients(self) -> tuple[Tensor, ...]:
         """The norm of the gradients, which are shortened where it is above `optim.clip_norm`."""

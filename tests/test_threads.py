@@ -1,0 +1,121 @@
+"""An update by threads that each have a part of a batch: the gradient of the whole, and every time the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+import torch
+
+from tests.conftest import batch_of, model_config, random_model, run_config
+from translator import threads
+from translator.batching import Batch
+from translator.dropout import dropout
+from translator.memory import OutOfMemory
+from translator.threads import Threads
+from translator.updater import Updater
+
+
+@pytest.fixture(autouse=True)
+def _three(several_threads) -> None:
+    several_threads(3)
+
+
+def batch(sentences: int, longest: int, seed: int = 1) -> Batch:
+    return dataclasses.replace(batch_of(*((longest - i % 3, longest - i % 2) for i in range(sentences)), seed=seed), seed=seed)
+
+
+def updater(train: dict[str, object] | None = None, **model: object) -> Updater:
+    options = {"sampled_softmax": 0} | (train or {})
+    config = run_config(*(f"train.{name}={value}" for name, value in options.items()))
+    return Updater(random_model(model_config(**model)), config.optim, config.train, precision=torch.float32)
+
+
+def gradients(made: Updater, batches: list[Batch]) -> tuple[list[torch.Tensor], list[float]]:
+    losses = made._gradients(batches, sum(batch.num_tokens for batch in batches))
+    left = [p.grad for p in made.model.parameters()]
+    made._forget_gradients()
+    return left, [float(loss) for loss in losses]
+
+
+@pytest.mark.parametrize("train", [{}, {"r_drop": 1.0}])
+@pytest.mark.parametrize("model", [{}, {"tied": "none", "positions": "relative"}])
+def test_parts_make_the_gradient_of_the_whole(train, model):
+    batches = [batch(7, 9, seed=1), batch(4, 5, seed=2)]
+    by_threads, alone = updater(train, **model), updater(train, **model)
+    alone._threads = Threads(1)
+    for one in (by_threads, alone):
+        one._parallel.train()
+    made, losses = gradients(by_threads, batches)
+    expected, expected_losses = gradients(alone, batches)
+    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    for gradient, other in zip(made, expected, strict=True):
+        torch.testing.assert_close(gradient, other, atol=1e-6, rtol=1e-4)
+
+
+def test_random_numbers_follow_from_the_batch_whatever_else_is_drawn():
+    batches = [batch(8, 20, seed=1), batch(8, 20, seed=2)]
+    made = updater({"sampled_softmax": 16}, dropout=0.3)
+    made._parallel.train()
+    first, losses = gradients(made, batches)
+    for _ in range(5):
+        torch.rand(7)
+        again, same = gradients(made, batches)
+        assert same == losses
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    _, other = gradients(made, [dataclasses.replace(one, seed=one.seed + 1) for one in batches])
+    assert other != losses
+
+
+def test_no_two_parts_draw_the_same():
+    made = Threads(3)
+    masks = made.each(lambda part: dropout(torch.ones(1000), 0.5), made.parts(batch(6, 5), 1))
+    assert len({tuple(mask.tolist()) for mask in masks}) == 3
+
+
+def test_each_sentence_is_in_one_part():
+    whole = batch(8, 5)
+    parts = Threads(3).parts(whole, 1)
+    for name in ("source", "target_in", "target_out"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
+    assert sum(part.num_tokens for part in parts) == whole.num_tokens
+    assert {len(part.source) for part in parts} == {2, 3}
+
+
+def test_small_batches_stay_whole(monkeypatch):
+    monkeypatch.setattr(threads, "LEAST_POSITIONS", 10)
+    whole = batch(4, 5)
+    assert [len(Threads(count).parts(whole, passes)) for count, passes in ((1, 1), (2, 1), (3, 1), (3, 2), (5, 9))] == [
+        1, 2, 1, 3, 1]
+
+
+def test_each_works_alone_and_others_have_what_they_had():
+    made, meeting = Threads(3), threading.Barrier(3, timeout=60)
+
+    def counts(part: Batch) -> int:
+        meeting.wait()  # at the same time
+        return torch.get_num_threads()
+
+    assert made.each(counts, made.parts(batch(6, 5), 1)) == [1, 1, 1]
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [torch.get_num_threads()] == [3]
+
+
+def test_memory_that_a_part_lacks_is_told(monkeypatch):
+    made = updater()
+
+    def lacking(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(made._loss, "forward", lacking)
+    with pytest.raises(OutOfMemory, match=r"lower train\.batch_tokens"):
+        made.step([batch(6, 5)], 1e-3)
+
+
+@pytest.mark.parametrize("choice", [{"attention_dropout": 0.1}, {}])
+def test_what_draws_elsewhere_is_not_split(choice):
+    assert updater(**choice)._threads.count == (1 if choice else 3)

@@ -1,0 +1,46 @@
+"""Threads that each work on a part of a batch's sentences (floor 2).
+
+Where all threads take part in every operation of PyTorch's, each waits at its end for the slowest, and all wait for what one
+does alone, as to draw random numbers. Here they meet once a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from translator.batching import Batch
+from translator.randomness import seed_thread
+
+T = TypeVar("T")
+
+# Target positions that each has at least: for less they would wait for Python, which runs one of them at a time.
+LEAST_POSITIONS = 2**9
+
+
+class Threads:
+    """So many, of which each does all operations of its part alone."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count, "part of a batch")
+
+    def parts(self, batch: Batch, passes: int) -> list[Batch]:
+        """Of a batch that is read `passes` times, a part for each thread; all of it where the parts would be too small."""
+        enough = passes * batch.target_out.numel() >= self.count * LEAST_POSITIONS and len(batch.source) >= self.count
+        return batch.parts(self.count) if enough and self.count > 1 else [batch]
+
+    def each(self, work: Callable[[Batch], T], parts: Sequence[Batch]) -> list[T]:
+        """What `work` returns for each part, in their order; its random numbers follow from the part's seed."""
+        def alone(part: Batch) -> T:
+            torch.set_num_threads(1)
+            seed_thread(part.seed)
+            return work(part)
+
+        try:
+            return list(self._pool.map(alone, parts))
+        finally:
+            torch.set_num_threads(self.count)  # threads that begin later get the number that was set last

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from translator.randomness import own_generator
+from translator.randomness import random_words
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
@@ -20,8 +20,9 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None, generator=own_generator())
-    kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= round(p * 2**16) - 2**15
+    words = random_words(-(-x.numel() // 4)).view(torch.int16)[: x.numel()].view(x.shape)
     wide = torch.promote_types(x.dtype, torch.float32)
-    # As floats, which training holds at four times the memory: to multiply by booleans takes a CPU three times as long.
-    return x.to(wide) * kept.to(wide).mul_(1 / (1 - p))
+    # 1 where a word is `least` or more, else 0. By comparison it would take six times as long, and as booleans, a quarter of the
+    # memory until the backward pass, thirty times as long to multiply by.
+    least = round(p * 2**16) - 2**15
+    return x.to(wide) * words.to(wide).sub_(least - 1).clamp_(0, 1).mul_(1 / (1 - p))

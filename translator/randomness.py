@@ -1,4 +1,4 @@
-"""Seeds as a function of where they are used, so that resuming a run needs no random state (floor 1)."""
+"""Seeds as a function of where they are used, so that resuming a run needs no random state, and what is drawn (floor 1)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import threading
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 class _Own(threading.local):
-    generator: torch.Generator | None = None
+    generator: np.random.Generator | None = None
 
 
 _own = _Own()
@@ -21,10 +22,22 @@ def derive_seed(seed: int, *place: int) -> int:
 
 
 def seed_thread(seed: int) -> None:
-    """Have what this thread draws on a CPU follow from this seed, whatever other threads draw meanwhile."""
-    _own.generator = torch.Generator().manual_seed(seed)
+    """Have what this thread draws below follow from this seed, instead of from PyTorch's, which all threads share.
+
+    By NumPy's SFC64, which takes half as long as PyTorch's generator.
+    """
+    _own.generator = np.random.Generator(np.random.SFC64(seed))
 
 
-def own_generator() -> torch.Generator | None:
-    """That of this thread, if it has been seeded; None: PyTorch's, which all share."""
-    return None if torch.compiler.is_compiling() else _own.generator
+def random_words(count: int) -> Tensor:
+    """So many of 64 random bits each: (count,) on the CPU."""
+    if _own.generator is None or torch.compiler.is_compiling():
+        return torch.empty(count, dtype=torch.int64).random_(-(2**63), None)
+    return torch.from_numpy(_own.generator.integers(-(2**63), 2**63, count, dtype=np.int64))
+
+
+def random_fractions(count: int, device: torch.device) -> Tensor:
+    """So many, uniform in [0, 1): (count,) in float32."""
+    if _own.generator is None:
+        return torch.rand(count, device=device)
+    return torch.from_numpy(_own.generator.random(count, dtype=np.float32)).to(device)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from translator.randomness import own_generator
+from translator.randomness import random_fractions
 
 
 class Sample(NamedTuple):
@@ -39,7 +39,7 @@ def draw(targets: Tensor, vocabulary: int, size: int) -> Sample:
     piece's weight is Zipf's, one over its rank, as vocabularies list frequent pieces first.
     """
     weights = 1 / torch.arange(1, vocabulary + 1, device=targets.device)
-    chances = torch.rand(vocabulary, device=targets.device, generator=own_generator())
+    chances = random_fractions(vocabulary, targets.device)
     priorities = (weights / chances).index_fill_(0, targets, torch.inf)
     best, order = priorities.topk(size + 1)
     pieces, threshold = order[:-1], best[-1]

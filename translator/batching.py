@@ -44,7 +44,7 @@ class Batch:
         return 1 - (int((self.source != PAD_ID).sum()) + self.num_tokens) / cells
 
     def parts(self, count: int) -> list[Batch]:
-        """Its sentences in so many parts, of as many cells each or nearly, with seeds of their own."""
+        """Its sentences in so many parts, as many in each or nearly, padded as in the whole, with seeds of their own."""
         sides = zip(*(x.tensor_split(count) for x in (self.source, self.target_in, self.target_out)), strict=True)
         return [
             Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()), derive_seed(self.seed, number))

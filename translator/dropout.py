@@ -22,7 +22,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         return F.dropout(x, p)
     words = random_words(-(-x.numel() // 4)).view(torch.int16)[: x.numel()].view(x.shape)
     wide = torch.promote_types(x.dtype, torch.float32)
-    # 1 where a word is `least` or more, else 0. By comparison it would take six times as long, and as booleans, a quarter of the
-    # memory until the backward pass, thirty times as long to multiply by.
+    # 1 where a word is `least` or more, else 0. By comparison it would take six times as long, and as booleans, which training
+    # would hold at a quarter of the memory, thirty times as long to multiply by.
     least = round(p * 2**16) - 2**15
     return x.to(wide) * words.to(wide).sub_(least - 1).clamp_(0, 1).mul_(1 / (1 - p))

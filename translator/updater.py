@@ -122,11 +122,13 @@ class Updater:
         for number, batch in enumerate(batches, start=1):
             self._meet_after(last=number == len(batches))
             parts = self._threads.parts(batch, self.train.passes)
-            of_batch = self._add_gradients_by_threads(parts, share) if len(parts) > 1 else self._of_batch(batch, share)
-            loss, nll = loss + of_batch[0], nll + of_batch[1]
+            add = self._add_gradients_by_threads if len(parts) > 1 else self._add_gradients_at_once
+            batch_loss, batch_nll = add(parts, share)
+            loss, nll = loss + batch_loss, nll + batch_nll
         return loss, nll
 
-    def _of_batch(self, batch: Batch, share: Tensor) -> tuple[Tensor, ...]:
+    def _add_gradients_at_once(self, parts: Sequence[Batch], share: Tensor) -> tuple[Tensor, ...]:
+        [batch] = parts
         torch.manual_seed(batch.seed)
         if self._recordings is not None:
             self._recordings.depend_on(self._tables())

@@ -83,7 +83,9 @@ def test_each_sentence_is_in_one_part():
     assert {len(part.source) for part in parts} == {2, 3}
 
 
-def test_small_batches_stay_whole(monkeypatch):
+def test_small_batches_stay_whole_and_all_where_threads_are_many(monkeypatch):
+    assert len(Threads(8).parts(batch(9, 5), 1)) == 8
+    assert len(Threads(9).parts(batch(9, 5), 1)) == 1
     monkeypatch.setattr(threads, "LEAST_POSITIONS", 10)
     whole = batch(4, 5)
     assert [len(Threads(count).parts(whole, passes)) for count, passes in ((1, 1), (2, 1), (3, 1), (3, 2), (5, 9))] == [

@@ -17,8 +17,9 @@ from translator.randomness import seed_thread
 
 T = TypeVar("T")
 
-# Target positions that each has at least: for less they would wait for Python, which runs one of them at a time.
-LEAST_POSITIONS = 2**9
+# Target positions that each has at least, and threads that there are at most: Python runs one of them at a time, and for less
+# work, or more of them, they would wait for it. Measured with two.
+LEAST_POSITIONS, MOST_THREADS = 2**9, 8
 
 
 class Threads:
@@ -29,9 +30,9 @@ class Threads:
         self._pool = ThreadPoolExecutor(count, "part of a batch")
 
     def parts(self, batch: Batch, passes: int) -> list[Batch]:
-        """Of a batch that is read `passes` times, a part for each thread; all of it where the parts would be too small."""
+        """Of a batch that is read `passes` times, a part for each thread; all of it where that would not pay."""
         enough = passes * batch.target_out.numel() >= self.count * LEAST_POSITIONS and len(batch.source) >= self.count
-        return batch.parts(self.count) if enough and self.count > 1 else [batch]
+        return batch.parts(self.count) if enough and 1 < self.count <= MOST_THREADS else [batch]
 
     def each(self, work: Callable[[Batch], T], parts: Sequence[Batch]) -> list[T]:
         """What `work` returns for each part, in their order; its random numbers follow from the part's seed."""

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._C._profiler import _ExperimentalConfig
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, _ExperimentalConfig, profile, record_function
 
 from translator.batching import Batch
 from translator.config import RunConfig

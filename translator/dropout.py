@@ -12,8 +12,8 @@ from translator.randomness import random_words
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
     """In training zero each element with probability p and divide the others by 1 - p: Srivastava et al. 2014, section 4.
 
-    PyTorch draws one random number for each element, which took a sixth of a training step on a CPU. There each 64-bit word of
-    its generator serves four elements here, so that p is met in steps of 2^-16. Half precision comes out as float32, the
+    PyTorch draws one random number for each element, which took a sixth of a training step on a CPU. There a random word of
+    64 bits serves four elements here, so that p is met in steps of 2^-16. Half precision comes out as float32, the
     type that a residual sum needs anyway.
     """
     if p == 0 or not training:
@@ -22,7 +22,7 @@ def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
         return F.dropout(x, p)
     words = random_words(-(-x.numel() // 4)).view(torch.int16)[: x.numel()].view(x.shape)
     wide = torch.promote_types(x.dtype, torch.float32)
-    # 1 where a word is `least` or more, else 0. By comparison it would take six times as long, and as booleans, which training
-    # would hold at a quarter of the memory, thirty times as long to multiply by.
+    # 1 where a word is `least` or more, else 0. To compare takes six times as long, and so does multiplying by booleans, which
+    # training would hold at a quarter of the memory.
     least = round(p * 2**16) - 2**15
     return x.to(wide) * words.to(wide).sub_(least - 1).clamp_(0, 1).mul_(1 / (1 - p))

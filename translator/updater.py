@@ -128,6 +128,7 @@ class Updater:
         return loss, nll
 
     def _add_gradients_at_once(self, parts: Sequence[Batch], share: Tensor) -> tuple[Tensor, ...]:
+        """What `_add_gradients` does, replayed where updates are, of a batch that is in one part."""
         [batch] = parts
         torch.manual_seed(batch.seed)
         if self._recordings is not None:

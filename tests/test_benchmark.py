@@ -31,9 +31,10 @@ def without_padding() -> Batch:
 @pytest.mark.parametrize("changes", [{}, {"activation": "swiglu", "encoder_layers": 3}, {"norm": "post", "tied": "none"}])
 def test_operations_are_those_that_pytorch_counts(changes):
     model, batch = random_model(model_config(**changes)), without_padding()
-    with FlopCounterMode(display=False) as counter:  # with gradients: the kernel for few sentences is not counted
-        model(batch.source, batch.target_in)
-    assert 3 * counter.get_total_flops() == model_flops(model, batch)
+    for passes, encodings in ((1, 1), (2, 2), (2, 1)):
+        with FlopCounterMode(display=False) as counter:  # with gradients: the kernel for few sentences is not counted
+            model(batch.source.repeat(encodings, 1), batch.target_in.repeat(passes, 1))
+        assert 3 * counter.get_total_flops() == model_flops(model, batch, passes=passes, encodings=encodings)
 
 
 def test_padding_is_no_work_of_the_models():

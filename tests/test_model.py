@@ -169,6 +169,14 @@ def test_neighbours_and_padding_change_nothing(changes, pair):
     torch.testing.assert_close(model(source[1:2, :5], target[1:2, :6])[0], together[1, :6], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_targets_may_go_over_the_same_sources_again(changes, pair):
+    source, target = pair
+    model, others = random_model(model_config(**changes)), target.flip(1)
+    apart = [model(source, targets) for targets in (target, others)]
+    torch.testing.assert_close(model(source, torch.cat([target, others])), torch.cat(apart), atol=2e-5, rtol=1e-4)
+
+
 def test_projecting_real_positions_alone_gives_their_logits(pair):
     source, target = pair
     model = random_model()

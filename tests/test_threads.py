@@ -39,7 +39,7 @@ def gradients(made: Updater, batches: list[Batch]) -> tuple[list[torch.Tensor], 
     return left, [float(loss) for loss in losses]
 
 
-@pytest.mark.parametrize("train", [{}, {"r_drop": 1.0}])
+@pytest.mark.parametrize("train", [{}, {"r_drop": 1.0}, {"r_drop": 1.0, "r_drop_through": "decoder"}])
 @pytest.mark.parametrize("model", [{}, {"tied": "none", "positions": "relative"}])
 def test_parts_make_the_gradient_of_the_whole(train, model):
     batches = [batch(7, 9, seed=1), batch(4, 5, seed=2)]

@@ -197,6 +197,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (B, T, D) to `memory` (B, S, D), or to x itself.
 
+        `memory` may hold fewer sentences, over which x then goes several times, all of them each time.
+
         `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
@@ -206,6 +208,8 @@ class MultiHeadAttention(nn.Module):
         else:
             queries = self._split_heads(self.W_q(x))
             keys, values = self.keys_values(memory)
+            if (times := len(x) // len(memory)) > 1:
+                keys, values = keys.repeat(times, 1, 1, 1), values.repeat(times, 1, 1, 1)
         length, key_length = x.size(1), keys.size(2)
         if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(

@@ -136,19 +136,20 @@ def _tokens(translations: Sequence[Translation]) -> int:
     return sum(1 + len(translation.hypotheses[0].ids) for translation in translations if translation.hypotheses)
 
 
-def model_flops(model: Transformer, batch: Batch, sampled: int = 0) -> int:
+def model_flops(model: Transformer, batch: Batch, sampled: int = 0, *, passes: int = 1, encodings: int = 1) -> int:
     """Floating-point operations that training on a batch's real tokens takes: two a weight and token forward, four backward.
 
     Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1, with the products of attention added, whether or not a
-    mask or a window hides them. `sampled`: that of `train.sampled_softmax`; the pieces that are left out take none.
+    mask or a window hides them. `sampled`: that of `train.sampled_softmax`; the pieces that are left out take none. `passes` and
+    `encodings`: how often the decoder and the encoder are gone through.
     """
     source, target = (batch.source != PAD_ID).sum(1), batch.real.sum(1)
-    encoder = int((source * source).sum()) * len(model.encoder)
-    decoder = int((target * (target + source)).sum()) * len(model.decoder)
+    encoder = int((source * source).sum()) * len(model.encoder) * encodings
+    decoder = int((target * (target + source)).sum()) * len(model.decoder) * passes
     products = 2 * model.config.d_model * (encoder + decoder)  # two products, of queries by keys and weights by values
     sampled = max(sampled, least_size(batch.target_out[batch.real])) if sampled else 0
     for layer in _linear_layers(model, sampled):
-        products += layer.outputs * layer.inputs * int(source.sum() if layer.on_source else target.sum())
+        products += layer.outputs * layer.inputs * int(source.sum() * encodings if layer.on_source else target.sum() * passes)
     return 6 * products
 
 
@@ -200,7 +201,10 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
     trainer.model.output.weight[0, 0].item()  # reading a weight waits for the last update
     seconds = time.perf_counter() - start
     tokens = sum(batch.num_tokens for batch in used)
-    flops = sum(model_flops(trainer.model, batch, trainer.config.train.sampled_softmax) for batch in used)
+    train = trainer.config.train
+    flops = sum(
+        model_flops(trainer.model, batch, train.sampled_softmax, passes=train.passes, encodings=train.encodings)
+        for batch in used)
     return {
         "tokens_per_second": tokens / seconds,
         "sentences_per_second": sum(len(batch.source) for batch in used) / seconds,
@@ -208,7 +212,7 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
         "tokens_per_update": tokens / updates,
         "padding": statistics.fmean(batch.padding for batch in used),
         "loss": loss,
-        "model_gflops": trainer.config.train.passes * flops / seconds / 1e9}
+        "model_gflops": flops / seconds / 1e9}
 
 
 def _phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:

@@ -190,6 +190,7 @@ class TrainConfig:
     accumulation: int | None
     label_smoothing: float
     r_drop: float = 0.0  # younger than other options: a run folder without it has trained without
+    r_drop_through: Literal["model", "decoder"] = "model"  # likewise, the whole
     sampled_softmax: int = 0  # likewise
     max_epochs: int | None
     max_updates: int | None
@@ -224,8 +225,13 @@ class TrainConfig:
 
     @property
     def passes(self) -> int:
-        """How often each batch goes through the model: twice for R-Drop."""
+        """How often each batch's targets go through the decoder: twice for R-Drop."""
         return 2 if self.r_drop else 1
+
+    @property
+    def encodings(self) -> int:
+        """How often its sources go through the encoder."""
+        return self.passes if self.r_drop_through == "model" else 1
 
     @property
     def batches_of_update(self) -> int:

@@ -166,13 +166,16 @@ class Transformer(nn.Module):
     def hidden(self, source: Tensor, target: Tensor, real: Tensor | None) -> Tensor:
         """What is left to project to the vocabulary, (N, D): the decoder's output at `real` (N,) of B x T positions, or at all.
 
+        target (B, T) may go over the source's sentences several times, all of them each time: they are encoded once.
+
         The loss projects these itself: the vocabulary is most of a small model's work, and padding needs none of it.
         """
         hidden = self._decode_all(source, target).flatten(0, 1)
         return hidden if real is None else hidden[real]
 
     def _decode_all(self, source: Tensor, target: Tensor) -> Tensor:
-        return self.decode(target, self.encode(source), padding_mask(source, PAD_ID))[0]
+        mask, times = padding_mask(source, PAD_ID), len(target) // len(source)
+        return self.decode(target, self.encode(source), mask if mask is None else mask.repeat(times, 1, 1, 1))[0]
 
     def encode(self, source: Tensor) -> Tensor:
         """source (B, S) -> memory (B, S, D), in which padding may be anything."""

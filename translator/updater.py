@@ -255,9 +255,9 @@ class _Loss(nn.Module):
         real: their numbers among all B x T, which spares the rest the projection to the vocabulary. Without it as many are
         projected as there are positions, of which a GPU need not be asked how many count.
         """
-        passes = self.train_config.passes if self.model.training else 1
+        passes, encodings = (self.train_config.passes, self.train_config.encodings) if self.model.training else (1, 1)
         projected = None if real is None else torch.cat([real + number * target_in.numel() for number in range(passes)])
-        hidden = self.model.hidden(source.repeat(passes, 1), target_in.repeat(passes, 1), projected)
+        hidden = self.model.hidden(source.repeat(encodings, 1), target_in.repeat(passes, 1), projected)
         targets = target_out.flatten()
         return projected_cross_entropy(
             hidden, self.model.output.weight, targets if real is None else targets[real],

@@ -1,0 +1,50 @@
+"""What an update's batches go through: how often, and that R-Drop's passes differ by dropout alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.conftest import batch_of, model_config, random_model, run_config
+from translator.updater import Updater
+
+BATCH = batch_of((7, 5), (4, 6), (6, 6))
+
+
+def updater_of(*options: str, dropout: float) -> Updater:
+    config = run_config("train.sampled_softmax=0", *options)
+    return Updater(random_model(model_config(dropout=dropout)), config.optim, config.train, precision=torch.float32)
+
+
+def step_of(*options: str, dropout: float = 0.0) -> tuple[float, float]:
+    step = updater_of(*options, dropout=dropout).step([BATCH], 1e-3)
+    return step.loss, step.gradient_norm
+
+
+@pytest.mark.parametrize(("options", "encoded", "decoded"), [
+    ((), 3, 3), (("train.r_drop=5",), 6, 6), (("train.r_drop=5", "train.r_drop_through=decoder"), 3, 6),
+    (("train.r_drop_through=decoder",), 3, 3)])
+def test_r_drop_passes_targets_twice_and_sources_as_often_as_asked(options, encoded, decoded):
+    made, seen = updater_of(*options, dropout=0.3), list[int]()
+    for layers in (made.model.encoder, made.model.decoder):
+        layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(len(inputs[0])))
+    made.step([BATCH], 1e-3)
+    assert seen == [encoded, decoded]
+    made.loss(BATCH)  # of a model that is being trained, as it is
+    assert seen[2:] == [encoded, decoded]
+    made.model.eval()
+    made.loss(BATCH)
+    assert seen[4:] == [3, 3]
+
+
+def test_without_dropout_all_passes_are_one():
+    plain = step_of()
+    for options in (("train.r_drop=5",), ("train.r_drop=5", "train.r_drop_through=decoder")):
+        assert step_of(*options) == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize("through", ["model", "decoder"])
+def test_with_dropout_passes_disagree(through):
+    loss, _ = step_of("train.r_drop=5", f"train.r_drop_through={through}", dropout=0.3)
+    little, _ = step_of("train.r_drop=0.001", f"train.r_drop_through={through}", dropout=0.3)
+    assert loss > little + 0.01

@@ -160,7 +160,8 @@ def assert_alike(ours: Sequence[Step], theirs: Sequence[Step]) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    (), ("train.r_drop=5",), ("train.r_drop=5", "train.r_drop_through=decoder"), ("optim=adamw",), ("optim.clip_norm=null", "train.label_smoothing=0")], ids=str)
+    (), ("train.r_drop=5",), ("train.r_drop=5", "train.r_drop_through=decoder"), ("optim=adamw",),
+    ("optim.clip_norm=null", "train.label_smoothing=0")], ids=str)
 @pytest.mark.parametrize("model", [
     {}, {"positions": "learned", "max_positions": 13}, {"positions": "rotary", "output_bias": True}], ids=str)
 def test_replayed_updates_are_those_asked_for_one_by_one(options, model, recorded):

@@ -140,7 +140,7 @@ def model_flops(model: Transformer, batch: Batch, sampled: int = 0, *, passes: i
     """Floating-point operations that training on a batch's real tokens takes: two a weight and token forward, four backward.
 
     Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1, with the products of attention added, whether or not a
-    mask or a window hides them. `sampled`: that of `train.sampled_softmax`; the pieces that are left out take none. `passes` and
+    mask or a window hides them. `sampled`: that of `train.sampled_softmax`; the pieces that are left out take none. `passes`,
     `encodings`: how often the decoder and the encoder are gone through.
     """
     source, target = (batch.source != PAD_ID).sum(1), batch.real.sum(1)

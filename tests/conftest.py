@@ -27,6 +27,7 @@ from translator.files import save_tensors
 from translator.model import Transformer
 from translator.run_folder import RunFolder
 from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
+from translator.updater import Updater
 from translator.weights import weights_of
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +121,14 @@ def random_model(
             if not parameter.any():
                 parameter.normal_(std=0.3)
     return model
+
+
+def updater_of(
+    *options: str, precision: torch.dtype = torch.float32, device: torch.device | str = "cpu", **model: object
+) -> Updater:
+    """One of a random model of this configuration, with these options of training."""
+    config = run_config("optim.lr=1e-3", *options)
+    return Updater(random_model(model_config(**model)).to(device), config.optim, config.train, precision=precision)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import PAIRS, batch_of, model_config, random_model, run_config, write_pairs
+from tests.conftest import PAIRS, batch_of, model_config, random_model, run_config, updater_of, write_pairs
 from tests.test_model import VARIANTS
 from tests.toys import ids_of
 from translator.batching import pad
@@ -37,11 +37,6 @@ def _as_scripts_use_it() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def updater_of(device: torch.device, precision: torch.dtype = torch.float32, *overrides: str, **model: object) -> Updater:
-    config = run_config("optim.lr=1e-3", *overrides)
-    return Updater(random_model(model_config(**model)).to(device), config.optim, config.train, precision=precision)
-
-
 def steps_of(updater: Updater, number: int = 3) -> list[Step]:
     batches = [batch_of((7, 9), (5, 3), (1, 12), (33, 30), seed=seed) for seed in range(2)]
     return [updater.step(batches, 1e-3) for _ in range(number)]
@@ -61,7 +56,7 @@ def waits_in(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_updates_are_those_of_a_cpu(changes: dict[str, Any]) -> None:
-    here, there = updater_of(GPU, **changes), updater_of(torch.device("cpu"), **changes)
+    here, there = updater_of(device=GPU, **changes), updater_of(**changes)
     for ours, theirs in zip(steps_of(here), steps_of(there), strict=True):
         assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(theirs), rel=1e-3)
 
@@ -69,8 +64,8 @@ def test_updates_are_those_of_a_cpu(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_in_half_precision_they_are_close(precision: torch.dtype, optimizer: str) -> None:
-    exact = steps_of(updater_of(torch.device("cpu"), torch.float32, f"optim={optimizer}"))
-    for ours, theirs in zip(steps_of(updater_of(GPU, precision, f"optim={optimizer}")), exact, strict=True):
+    exact = steps_of(updater_of(f"optim={optimizer}"))
+    for ours, theirs in zip(steps_of(updater_of(f"optim={optimizer}", precision=precision, device=GPU)), exact, strict=True):
         assert (ours.loss, ours.nll) == pytest.approx((theirs.loss, theirs.nll), rel=0.05)
 
 
@@ -119,9 +114,9 @@ def test_one_shape_with_other_dropout_is_another_update() -> None:
 
 
 def test_compiled_layers_make_the_same_updates() -> None:
-    plain = steps_of(updater_of(GPU))
+    plain = steps_of(updater_of(device=GPU))
     try:
-        compiled = steps_of(updater_of(GPU, torch.float32, "train.compile=true"))
+        compiled = steps_of(updater_of("train.compile=true", device=GPU))
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     finally:
         torch.compiler.set_stance("default")
@@ -154,7 +149,7 @@ def test_windows_in_blocks_are_those_of_a_cpu() -> None:
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_an_update_waits_for_the_gpu_once(optimizer: str) -> None:
-    updater = updater_of(GPU, torch.bfloat16, f"optim={optimizer}")
+    updater = updater_of(f"optim={optimizer}", precision=torch.bfloat16, device=GPU)
     steps_of(updater, 1)
     assert waits_in(lambda: steps_of(updater, 2)) == 2
 
@@ -236,7 +231,7 @@ def test_from_files_to_translations(script: Any, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_does_not_fit_is_told_in_one_line() -> None:
-    updater, batch = updater_of(GPU), batch_of(*[(1000, 1000)] * 16)
+    updater, batch = updater_of(device=GPU), batch_of(*[(1000, 1000)] * 16)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-6)
     try:

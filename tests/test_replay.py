@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import batch_of, model_config, random_model, run_config
+from tests.conftest import batch_of, updater_of
 from translator import replay, updater
 from translator.memory import OutOfMemory
 from translator.replay import Recordings, Work
@@ -138,11 +138,6 @@ def as_on_a_gpu(made: Updater) -> Updater:
     made._recordings = Recordings(CPU)
     made._inputs = lambda batch: tuple(map(made._lengthened, (batch.source, batch.target_in, batch.target_out)))
     return made
-
-
-def updater_of(*options: str, **model: Any) -> Updater:
-    config = run_config("optim.lr=1e-3", *options)
-    return Updater(random_model(model_config(dropout=0.0, **model)), config.optim, config.train, precision=torch.float32)
 
 
 BATCHES = [batch_of((7, 9), (5, 3), seed=1), batch_of((13, 12), (2, 2), seed=2), batch_of((9, 5), seed=3)]

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from tests.conftest import batch_of, model_config, random_model, run_config
-from translator.updater import Updater
+from tests.conftest import batch_of, updater_of
 
 BATCH = batch_of((7, 5), (4, 6), (6, 6))
 
 
-def updater_of(*options: str, dropout: float) -> Updater:
-    config = run_config("train.sampled_softmax=0", *options)
-    return Updater(random_model(model_config(dropout=dropout)), config.optim, config.train, precision=torch.float32)
-
-
 def step_of(*options: str, dropout: float = 0.0) -> tuple[float, float]:
-    step = updater_of(*options, dropout=dropout).step([BATCH], 1e-3)
+    step = updater_of("train.sampled_softmax=0", *options, dropout=dropout).step([BATCH], 1e-3)
     return step.loss, step.gradient_norm
 
 
@@ -25,7 +18,7 @@ def step_of(*options: str, dropout: float = 0.0) -> tuple[float, float]:
     ((), 3, 3), (("train.r_drop=5",), 6, 6), (("train.r_drop=5", "train.r_drop_through=decoder"), 3, 6),
     (("train.r_drop_through=decoder",), 3, 3)])
 def test_r_drop_passes_targets_twice_and_sources_as_often_as_asked(options, encoded, decoded):
-    made, seen = updater_of(*options, dropout=0.3), list[int]()
+    made, seen = updater_of("train.sampled_softmax=0", *options, dropout=0.3), list[int]()
     for layers in (made.model.encoder, made.model.decoder):
         layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(len(inputs[0])))
     made.step([BATCH], 1e-3)

@@ -70,10 +70,11 @@ class Updater:
             torch.compiler.set_stance("force_eager")
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
-        replay = train.cuda_graphs and self.device.type == "cuda" and size() == 1 and not self.scaler.is_enabled()
+        plain = size() == 1 and not self.scaler.is_enabled()
+        replay = plain and train.cuda_graphs and self.device.type == "cuda"
         self._recordings = Recordings(self.device) if replay else None
-        # Half precision was not measured. Attention's dropout may be PyTorch's, whose random numbers all threads share.
-        apart = self.device.type == "cpu" and precision == torch.float32 and size() == 1 and not train.compile
+        apart = plain and self.device.type == "cpu" and not train.compile
+        # Attention's dropout may be PyTorch's, whose random numbers all threads share.
         self._threads = Threads(torch.get_num_threads() if apart and not model.config.attention_dropout else 1)
         self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
         self._sinusoidal = [module for module in self.model.modules() if isinstance(module, SinusoidalPositions)]
@@ -172,7 +173,7 @@ class Updater:
         weights = list(self.model.parameters())
 
         def of_part(part: Batch) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-            with self.phase("forward"):
+            with self.phase("forward"), autocast(self.device, self.precision):
                 loss, nll = self._loss(*self._inputs(part))
             with self.phase("backward"):
                 return loss.detach(), nll, torch.autograd.grad(loss * share, weights, allow_unused=True)

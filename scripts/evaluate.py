@@ -44,6 +44,8 @@ def main(composed: DictConfig) -> None:
         evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
         label, folder = " + ".join(map(str, team)), runs[0] / folder_name(name, team, own=team is runs)
         print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
+        if config.source_file is not None:
+            folder = evaluation.beside_others(folder)
         evaluation.save(folder)
         print(f"written to {folder}")
         systems.append((label, evaluation))

@@ -63,6 +63,20 @@ def test_the_sacrebleu_command_agrees(script, run_folder, files):
     assert "hit the length limit" in printed
 
 
+def test_files_of_one_name_have_folders_of_their_own(script, trained_folder, files, tmp_path):
+    run = shutil.copytree(trained_folder, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation-*"))
+    other = shutil.copytree(files, tmp_path / "other")
+    for file in (other / "test.en", other / "test.de"):
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:5]))
+    for place, folder, sentences in ((files, "", 24), (other, "-2", 5), (other, "-2", 5), (files, "", 24)):
+        result = evaluate_script(script, run, *pair_of(place), "worst=0")
+        assert result.returncode == 0, result.stderr
+        written = run / f"evaluation-test.en{folder}"
+        assert f"written to {written}\n" in result.stdout.decode()
+        assert json.loads((written / "scores.json").read_text())["sentences"] == sentences
+    assert sorted(path.name for path in run.glob("evaluation-*")) == ["evaluation-test.en", "evaluation-test.en-2"]
+
+
 def test_lines_break_nowhere(run_folder, tmp_path):
     translator = Translator(run_folder, device="cpu")
     evaluation = evaluate(translator, ["She sees\ntwo trees.", "x"], ["a\r\nb", "c\u2028d"], search_config(), "de")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -57,10 +58,23 @@ class Evaluation:
         what the signatures name, such as `--tokenize zh`.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        for name, lines in (
-                ("source", self.sources), ("reference", self.references), ("hypothesis", self.hypotheses)):
-            write_text(folder / f"{name}.txt", "".join(line + "\n" for line in lines))
+        for name, text in self._texts().items():
+            write_text(folder / name, text)
         write_text(folder / "scores.json", json.dumps(self._as_json(), ensure_ascii=False, indent=1) + "\n")
+
+    def beside_others(self, folder: Path) -> Path:
+        """`folder`, or where that holds other sentences, as of another file of the same name, the first of folder-2, -3..."""
+        def vacant(candidate: Path) -> bool:
+            held = ((candidate / name, texts[name].encode()) for name in ("source.txt", "reference.txt"))
+            return all(not file.is_file() or file.read_bytes() == ours for file, ours in held)
+
+        texts = self._texts()
+        numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+        return next(candidate for candidate in itertools.chain([folder], numbered) if vacant(candidate))
+
+    def _texts(self) -> dict[str, str]:
+        texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
+        return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
 
     def _as_json(self) -> dict[str, Any]:
         return {

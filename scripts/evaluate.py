@@ -44,7 +44,7 @@ def main(composed: DictConfig) -> None:
         evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
         label, folder = " + ".join(map(str, team)), runs[0] / folder_name(name, team, own=team is runs)
         print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
-        if config.source_file is not None:
+        if config.source_file is not None:  # files may share a name, a run's splits do not
             folder = evaluation.beside_others(folder)
         evaluation.save(folder)
         print(f"written to {folder}")

@@ -86,18 +86,20 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize(("extra", "stop_at", "threads"), [
-    *(({"optimizer": "adamw"}, stop_at, 1) for stop_at in (3, 8, 9)),
-    *(({"optimizer": "muon", "ema_decay": 0.9}, stop_at, 1) for stop_at in (3, 8, 9)),
-    ({"optimizer": "muon"}, 9, 2)])
-def test_a_run_killed_and_resumed_is_the_run_never_interrupted(setup, extra, stop_at, threads, several_threads):
+@pytest.mark.parametrize(("extra", "stop_at", "threads", "precision"), [
+    *(({"optimizer": "adamw"}, stop_at, 1, torch.float32) for stop_at in (3, 8, 9)),
+    *(({"optimizer": "muon", "ema_decay": 0.9}, stop_at, 1, torch.float32) for stop_at in (3, 8, 9)),
+    *(({"optimizer": "muon"}, 9, 2, precision) for precision in (torch.float32, torch.bfloat16))])
+def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
+    setup, extra, stop_at, threads, precision, several_threads
+):
     several_threads(threads)
     config = options(accumulation=2)
     config = dataclasses.replace(
         config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2))
-    whole = setup(config, "whole")
+    whole = setup(config, "whole", precision)
     whole.fit()
-    stopped = setup(config, "stopped")
+    stopped = setup(config, "stopped", precision)
     step = stopped._update
 
     def update_then_interrupt() -> None:
@@ -109,7 +111,7 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(setup, extra, sto
     with pytest.raises(Interrupted):
         stopped.fit()
     assert stopped.folder.checkpoints.resumable()[0] in (stop_at - 1, stop_at)
-    resumed = setup(config, "stopped")
+    resumed = setup(config, "stopped", precision)
     assert resumed.state.update in (stop_at - 1, stop_at)
     resumed.fit()
     assert_same(final(resumed), final(whole))

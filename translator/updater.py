@@ -70,11 +70,10 @@ class Updater:
             torch.compiler.set_stance("force_eager")
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
-        plain = size() == 1 and not self.scaler.is_enabled()
-        replay = plain and train.cuda_graphs and self.device.type == "cuda"
+        replay = train.cuda_graphs and self.device.type == "cuda" and size() == 1 and not self.scaler.is_enabled()
         self._recordings = Recordings(self.device) if replay else None
-        apart = plain and self.device.type == "cpu" and not train.compile
-        # Attention's dropout may be PyTorch's, whose random numbers all threads share.
+        # Threads do not scale the loss. Attention's dropout may be PyTorch's, whose random numbers all threads share.
+        apart = self.device.type == "cpu" and size() == 1 and not self.scaler.is_enabled() and not train.compile
         self._threads = Threads(torch.get_num_threads() if apart and not model.config.attention_dropout else 1)
         self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
         self._sinusoidal = [module for module in self.model.modules() if isinstance(module, SinusoidalPositions)]

@@ -34,8 +34,8 @@ from translator.workers import Job, ready
 
 # Both passes where they are replayed are one.
 PHASES = ("data", "forward", "backward", "replay", "optimizer")
-# On a GPU enough of them for most shapes of batches to have been recorded.
-WARM_UP_UPDATES = {"cpu": 5, "cuda": 60}
+# Enough for most shapes of batches to have come, which take longer then, once: a GPU records them, a CPU writes code for them.
+WARM_UP_UPDATES = 60
 PROFILED_UPDATES = 10
 # Seconds for which each shape of matrix product is timed, and products between two readings of the clock: more on a GPU, which
 # would else wait for each to be asked for.
@@ -68,7 +68,7 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     chrome://tracing and Perfetto show.
     """
     batches = _all_batches(trainer)
-    _train(trainer, batches, WARM_UP_UPDATES.get(trainer.updater.device.type, 5))
+    _train(trainer, batches, WARM_UP_UPDATES)
     stretches = [_train(trainer, batches, updates) for _ in range(repeats)]
     figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
     figures["peak_memory_gib"] = peak_memory(trainer.updater.device)

@@ -34,7 +34,7 @@ from translator.workers import Job, ready
 
 # Both passes where they are replayed are one.
 PHASES = ("data", "forward", "backward", "replay", "optimizer")
-# Enough for most shapes of batches to have come, which take longer then, once: a GPU records them, a CPU writes code for them.
+# Enough for most shapes of batches to have come once. A first time takes longer: a GPU records it, a CPU's oneDNN writes code.
 WARM_UP_UPDATES = 60
 PROFILED_UPDATES = 10
 # Seconds for which each shape of matrix product is timed, and products between two readings of the clock: more on a GPU, which

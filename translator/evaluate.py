@@ -64,11 +64,12 @@ class Evaluation:
 
     def beside_others(self, folder: Path) -> Path:
         """`folder`, or where that holds other sentences, as of another file of the same name, the first of folder-2, -3..."""
+        texts = self._texts()
+
         def vacant(candidate: Path) -> bool:
             held = ((candidate / name, texts[name].encode()) for name in ("source.txt", "reference.txt"))
             return all(not file.is_file() or file.read_bytes() == ours for file, ours in held)
 
-        texts = self._texts()
         numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
         return next(candidate for candidate in itertools.chain([folder], numbered) if vacant(candidate))
 

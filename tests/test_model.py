@@ -177,19 +177,26 @@ def test_targets_may_go_over_the_same_sources_again(changes, pair):
     torch.testing.assert_close(model(source, torch.cat([target, others])), torch.cat(apart), atol=2e-5, rtol=1e-4)
 
 
-def test_projecting_real_positions_alone_gives_their_logits(pair):
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_real_tokens_alone_give_what_they_give_among_padding(changes, training, pair):
     source, target = pair
-    model = random_model()
-    real = torch.rand(3, 9) < 0.6
-    hidden = model.hidden(source, target, real.flatten().nonzero()[:, 0])
-    torch.testing.assert_close(model.output(hidden), model(source, target)[real])
+    model = random_model(model_config(**changes, dropout=0.0)).train(training)
+    target = torch.cat([target, target.flip(1)])  # over the same sources again
+    real = torch.arange(9) < torch.tensor([9, 4, 6, 1, 9, 7])[:, None]
+    given = [model(source, target)[real], model.output(model.hidden(source, target, real))[:, :40]]
+    torch.testing.assert_close(given[1], given[0], atol=2e-5, rtol=1e-4)
+    weighed = torch.randn(given[0].shape)
+    among, alone = (
+        torch.autograd.grad((logits * weighed).sum(), list(model.parameters()), allow_unused=True) for logits in given)
+    torch.testing.assert_close(alone, among, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_what_a_model_for_decoding_adds_to_the_vocabulary_has_no_probability(precision, bias, pair):
     model = random_model(model_config(output_bias=bias))
-    hidden = model.hidden(*pair, torch.arange(27)).detach()
+    hidden = model.hidden(*pair, None).detach()
     expected = model.output(hidden).log_softmax(dim=-1)
     tolerance = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.2}[precision]
     model = convert(model.for_decoding(), precision)

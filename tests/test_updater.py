@@ -19,8 +19,8 @@ def step_of(*options: str, dropout: float = 0.0) -> tuple[float, float]:
     (("train.r_drop_through=decoder",), 3, 3)])
 def test_r_drop_passes_targets_twice_and_sources_as_often_as_asked(options, encoded, decoded):
     made, seen = updater_of("train.sampled_softmax=0", *options, dropout=0.3), list[int]()
-    for layers in (made.model.encoder, made.model.decoder):
-        layers[0].register_forward_pre_hook(lambda layer, inputs: seen.append(len(inputs[0])))
+    for embedding in (made.model.source_embedding, made.model.target_embedding):
+        embedding.register_forward_pre_hook(lambda embedding, inputs: seen.append(len(inputs[0])))
     made.step([BATCH], 1e-3)
     assert seen == [encoded, decoded]
     made.loss(BATCH)  # of a model that is being trained, as it is

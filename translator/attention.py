@@ -22,6 +22,7 @@ from translator.linear import linear_of
 from translator.open_rows import OpenRows
 from translator.past import FORBIDDEN, KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
+from translator.token_rows import TokenRows
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys...
 CPU_FUSED_FROM = 512
@@ -193,45 +194,47 @@ class MultiHeadAttention(nn.Module):
         self.joined: nn.Linear | None = None  # what `join` makes of some of them
 
     def forward(
-        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False,
+        rows: TokenRows | None = None, memory_rows: TokenRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (B, T, D) to `memory` (B, S, D), or to x itself.
 
         `memory` may hold fewer sentences, over which x then goes several times, all of them each time.
 
         `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
+        `rows`, `memory_rows`: what rows x (N, D) and memory (M, D) then are, and N the output's.
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
         x = in_product_precision(x)
         if memory is None:
-            queries, keys, values = self._queries_keys_values(x)
+            queries, keys, values = self._queries_keys_values(x, rows)
         else:
-            queries = self._split_heads(self.W_q(x))
-            keys, values = self.keys_values(memory)
-            if (times := len(x) // len(memory)) > 1:
+            queries = self._split_heads(self.W_q(x), rows)
+            keys, values = self.keys_values(memory, memory_rows)
+            if (times := len(queries) // len(keys)) > 1:
                 keys, values = keys.repeat(times, 1, 1, 1), values.repeat(times, 1, 1, 1)
-        length, key_length = x.size(1), keys.size(2)
+        length, key_length = queries.size(2), keys.size(2)
         if self.window is not None and not need_weights and _pays_in_blocks(self.window, length, key_length, mask):
             heads = windowed_attention(
                 queries, keys, values, window=self.window, causal=self.causal, mask=mask, relative=self.relative,
                 dropout_p=self.dropout if self.training else 0.0)
-            return self.W_o(_join_heads(heads)), None
+            return self.W_o(_join_heads(heads, rows)), None
         bias = None if self.relative is None else self.relative(_positions(queries), _positions(keys))
         all_keys = self.causal and self.window is None and mask is None and bias is None and length == key_length
         if all_keys and not need_weights and _fused_pays(queries, keys, masked=False):
             heads = fused_attention(queries, keys, values, causal=True, dropout_p=self.dropout if self.training else 0.0)
-            return self.W_o(_join_heads(heads)), None
+            return self.W_o(_join_heads(heads, rows)), None
         mask = self._restrict(mask, length, key_length, x.device)
         heads, weights = self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
-        return self.W_o(heads), weights
+        return self.W_o(_join_heads(heads, rows)), weights
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys and values (B, H, S, K) of memory (B, S, D), for cross-attention."""
+    def keys_values(self, memory: Tensor, rows: TokenRows | None = None) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, H, S, K) of memory (B, S, D), or of these rows (M, D) of it, for cross-attention."""
         if self.joined is not None:
             keys, values = self._split_joined(self.joined(memory))
             return keys, values
         memory = in_product_precision(memory)
-        return self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
+        return self._split_heads(self.W_k(memory), rows), self._split_heads(self.W_v(memory), rows)
 
     def join(self, *names: str) -> None:
         """Have one product do what these maps do, in their place, for decoding alone.
@@ -275,7 +278,7 @@ class MultiHeadAttention(nn.Module):
             bias = relative if bias is None else relative + bias
         keys, values = cache.held[:, :, :, near].unbind()
         heads, _ = self._weigh(newest[0], keys, values, None, bias)
-        return self.W_o(rows.pack(heads))
+        return self.W_o(rows.pack(_join_heads(heads)))
 
     def step_across(
         self, x: Tensor, rows: OpenRows, memory: tuple[Tensor, Tensor], *, bias: Tensor | None, need_weights: bool = False
@@ -287,33 +290,34 @@ class MultiHeadAttention(nn.Module):
         """
         queries = self._split_heads(rows.unpack(self.W_q(x)))
         heads, weights = self._weigh(queries, *memory, None, bias, need_weights=need_weights)
-        return self.W_o(rows.pack(heads)), weights
+        return self.W_o(rows.pack(_join_heads(heads))), weights
 
     def _weigh(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, bias: Tensor | None, *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """What the heads find, (B, T, D), by the faster path; the weights (B, H, T, S) only if asked for."""
+        """What the heads find, (B, H, T, K), by the faster path; the weights (B, H, T, S) only if asked for."""
         dropout_p = self.dropout if self.training else 0.0
         if not need_weights and _fused_pays(queries, keys, masked=mask is not None):
             heads = fused_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
-            return _join_heads(heads), None
+            return heads, None
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
-        return _join_heads(heads), weights if need_weights else None
+        return heads, weights if need_weights else None
 
-    def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of x (B, T, D), for self-attention, each (B, H, T, K)."""
+    def _queries_keys_values(self, x: Tensor, rows: TokenRows | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of x (B, T, D), or of these rows (N, D) of it, for self-attention, each (B, H, T, K)."""
         if self.joined is not None:
             queries, keys, values = self._split_joined(self.joined(x))
         else:
-            queries, keys, values = (self._split_heads(W(x)) for W in self.maps())
+            queries, keys, values = (self._split_heads(W(x), rows) for W in self.maps())
         return self._turn(queries), self._turn(keys), values
 
     def _turn(self, heads: Tensor) -> Tensor:
         return heads if self.rotary is None else self.rotary(heads, _positions(heads))
 
-    def _split_heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)  # (B, T, D) -> (B, H, T, K)
+    def _split_heads(self, x: Tensor, rows: TokenRows | None = None) -> Tensor:
+        """(B, T, D), or these rows (N, D) of it -> (B, H, T, K)."""
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2) if rows is None else rows.split_heads(x)
 
     def _split_joined(self, x: Tensor) -> Tensor:
         heads = x.view(*x.shape[:-1], -1, self.num_heads, self.head_width)
@@ -358,8 +362,9 @@ def _seen_to_be_all(allowed: Tensor) -> bool:
     return allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(allowed.all())
 
 
-def _join_heads(heads: Tensor) -> Tensor:
-    return heads.transpose(1, 2).flatten(2)  # (B, H, T, K) -> (B, T, D)
+def _join_heads(heads: Tensor, rows: TokenRows | None = None) -> Tensor:
+    """(B, H, T, K) -> (B, T, D), or these rows (N, D) of it."""
+    return heads.transpose(1, 2).flatten(2) if rows is None else rows.join_heads(heads)
 
 
 def _positions(heads: Tensor) -> Tensor:

@@ -44,8 +44,11 @@ class Batch:
         return 1 - (int((self.source != PAD_ID).sum()) + self.num_tokens) / cells
 
     def parts(self, count: int) -> list[Batch]:
-        """Its sentences in so many parts, as many in each or nearly, padded as in the whole, with seeds of their own."""
-        sides = zip(*(x.tensor_split(count) for x in (self.source, self.target_in, self.target_out)), strict=True)
+        """Its sentences in so many parts, as many in each or nearly, padded as in the whole, with seeds of their own.
+
+        They go to the parts in turn: as a batch's sentences stand by their lengths, all parts get about as many tokens.
+        """
+        sides = ((x[number::count] for x in (self.source, self.target_in, self.target_out)) for number in range(count))
         return [
             Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()), derive_seed(self.seed, number))
             for number, (source, target_in, target_out) in enumerate(sides)]

@@ -203,8 +203,8 @@ def _train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str
     tokens = sum(batch.num_tokens for batch in used)
     train = trainer.config.train
     flops = sum(
-        model_flops(trainer.model, batch, train.sampled_softmax, passes=train.passes, encodings=train.encodings)
-        for batch in used)
+        model_flops(trainer.model, part, train.sampled_softmax, passes=train.passes, encodings=train.encodings)
+        for batch in used for part in updater.parts(batch))
     return {
         "tokens_per_second": tokens / seconds,
         "sentences_per_second": sum(len(batch.source) for batch in used) / seconds,

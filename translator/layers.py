@@ -19,6 +19,7 @@ from translator.dropout import dropout
 from translator.open_rows import OpenRows
 from translator.past import KeyValueCache, Past
 from translator.positions import RelativeBias, RotaryPositions
+from translator.token_rows import TokenRows
 
 
 class FeedForward(nn.Module):
@@ -94,9 +95,9 @@ class EncoderLayer(nn.Module):
         self.around_attention = _residual(config)
         self.around_feed_forward = _residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x (B, S, D), mask (B, 1, 1, S) of real tokens -> (B, S, D)."""
-        y, _ = self.self_attention(self.around_attention.enter(x), mask=mask)
+    def forward(self, x: Tensor, mask: Tensor | None, rows: TokenRows | None = None) -> Tensor:
+        """x (B, S, D), or these rows (M, D) of it, mask (B, 1, 1, S) of real tokens -> of x's shape."""
+        y, _ = self.self_attention(self.around_attention.enter(x), mask=mask, rows=rows)
         x = self.around_attention.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y)
@@ -115,16 +116,18 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = _residual(config)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
+        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False, rows: TokenRows | None = None,
+        memory_rows: TokenRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) of the memory's real tokens.
+        """x (B, T, D) and memory (B, S, D), or these rows of them, mask (B, 1, 1, S) of the memory's real tokens.
 
-        Returns (B, T, D), and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask: it
-        comes last, where causality hides it from every real token.
+        Returns what has x's shape, and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask:
+        it comes last, where causality hides it from every real token.
         """
-        y, _ = self.self_attention(self.around_self.enter(x))
+        y, _ = self.self_attention(self.around_self.enter(x), rows=rows)
         x = self.around_self.leave(x, y)
-        y, weights = self.cross_attention(self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights)
+        y, weights = self.cross_attention(
+            self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights, rows=rows, memory_rows=memory_rows)
         x = self.around_cross.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y), weights

@@ -121,11 +121,15 @@ class Updater:
         share = torch.tensor(size() / tokens)
         for number, batch in enumerate(batches, start=1):
             self._meet_after(last=number == len(batches))
-            parts = self._threads.parts(batch, self.train.passes)
+            parts = self.parts(batch)
             add = self._add_gradients_by_threads if len(parts) > 1 else self._add_gradients_at_once
             batch_loss, batch_nll = add(parts, share)
             loss, nll = loss + batch_loss, nll + batch_nll
         return loss, nll
+
+    def parts(self, batch: Batch) -> list[Batch]:
+        """Those whose gradients are made apart, each with a sample of its own where the softmax is sampled."""
+        return self._threads.parts(batch, self.train.passes)
 
     def _add_gradients_at_once(self, parts: Sequence[Batch], share: Tensor) -> tuple[Tensor, ...]:
         """What `_add_gradients` does, replayed where updates are, of a batch that is in one part."""
@@ -139,7 +143,7 @@ class Updater:
     def _inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """What `_Loss` is given of a batch, still on the CPU."""
         if self.device.type != "cuda":
-            return batch.source, batch.target_in, batch.target_out, batch.real.flatten().nonzero()[:, 0]
+            return batch.source, batch.target_in, batch.target_out, batch.real
         # Few shapes are worth more there than padding that is spared the projection.
         return tuple(self._lengthened(ids) for ids in (batch.source, batch.target_in, batch.target_out))
 
@@ -252,15 +256,15 @@ class _Loss(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """source (B, S), target_in and target_out (B, T) -> loss and likelihood, summed over real tokens.
 
-        real: their numbers among all B x T, which spares the rest the projection to the vocabulary. Without it as many are
-        projected as there are positions, of which a GPU need not be asked how many count.
+        real (B, T): which these are, so that no work is made of padding. Without it as many positions are gone through as there
+        are, of which a GPU need not be asked how many count.
         """
         passes, encodings = (self.train_config.passes, self.train_config.encodings) if self.model.training else (1, 1)
-        projected = None if real is None else torch.cat([real + number * target_in.numel() for number in range(passes)])
-        hidden = self.model.hidden(source.repeat(encodings, 1), target_in.repeat(passes, 1), projected)
-        targets = target_out.flatten()
+        hidden = self.model.hidden(
+            source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1))
+        targets = target_out.flatten() if real is None else target_out[real]
         return projected_cross_entropy(
-            hidden, self.model.output.weight, targets if real is None else targets[real],
+            hidden, self.model.output.weight, targets,
             real=targets != PAD_ID if real is None else None, passes=passes, bias=self.model.output.bias,
             smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop,
             among=self.train_config.sampled_softmax if self.model.training else 0)

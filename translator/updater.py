@@ -184,7 +184,7 @@ class Updater:
         losses, nlls, of_parts = zip(*self._threads.each(of_part, parts), strict=True)
         for weight, *gradients in zip(weights, *of_parts, strict=True):
             addends = [gradient for gradient in (weight.grad, *gradients) if gradient is not None]
-            weight.grad = reduce(torch.add, addends) if addends else None
+            weight.grad = reduce(Tensor.add_, addends) if addends else None
         return sum(losses), sum(nlls)
 
     def _clip_gradients(self) -> tuple[Tensor, ...]:

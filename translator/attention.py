@@ -202,7 +202,7 @@ class MultiHeadAttention(nn.Module):
         `memory` may hold fewer sentences, over which x then goes several times, all of them each time.
 
         `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
-        `rows`, `memory_rows`: what rows x (N, D) and memory (M, D) then are, and N the output's.
+        `rows`: x (N, D) is made of these, and so is the output; `memory_rows`: memory (M, D) is.
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
         x = in_product_precision(x)
@@ -229,7 +229,7 @@ class MultiHeadAttention(nn.Module):
         return self.W_o(_join_heads(heads, rows)), weights
 
     def keys_values(self, memory: Tensor, rows: TokenRows | None = None) -> tuple[Tensor, Tensor]:
-        """The keys and values (B, H, S, K) of memory (B, S, D), or of these rows (M, D) of it, for cross-attention."""
+        """The keys and values (B, H, S, K) of memory (B, S, D), or (M, D) of these rows, for cross-attention."""
         if self.joined is not None:
             keys, values = self._split_joined(self.joined(memory))
             return keys, values
@@ -305,7 +305,7 @@ class MultiHeadAttention(nn.Module):
         return heads, weights if need_weights else None
 
     def _queries_keys_values(self, x: Tensor, rows: TokenRows | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of x (B, T, D), or of these rows (N, D) of it, for self-attention, each (B, H, T, K)."""
+        """Those of x (B, T, D), or (N, D) of these rows, for self-attention, each (B, H, T, K)."""
         if self.joined is not None:
             queries, keys, values = self._split_joined(self.joined(x))
         else:
@@ -316,7 +316,7 @@ class MultiHeadAttention(nn.Module):
         return heads if self.rotary is None else self.rotary(heads, _positions(heads))
 
     def _split_heads(self, x: Tensor, rows: TokenRows | None = None) -> Tensor:
-        """(B, T, D), or these rows (N, D) of it -> (B, H, T, K)."""
+        """(B, T, D), or (N, D) of these rows -> (B, H, T, K)."""
         return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2) if rows is None else rows.split_heads(x)
 
     def _split_joined(self, x: Tensor) -> Tensor:
@@ -363,7 +363,7 @@ def _seen_to_be_all(allowed: Tensor) -> bool:
 
 
 def _join_heads(heads: Tensor, rows: TokenRows | None = None) -> Tensor:
-    """(B, H, T, K) -> (B, T, D), or these rows (N, D) of it."""
+    """(B, H, T, K) -> (B, T, D), or (N, D) of these rows."""
     return heads.transpose(1, 2).flatten(2) if rows is None else rows.join_heads(heads)
 
 

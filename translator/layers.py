@@ -96,7 +96,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = _residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | None, rows: TokenRows | None = None) -> Tensor:
-        """x (B, S, D), or these rows (M, D) of it, mask (B, 1, 1, S) of real tokens -> of x's shape."""
+        """x (B, S, D), or (M, D) of these rows, mask (B, 1, 1, S) of real tokens -> of x's shape."""
         y, _ = self.self_attention(self.around_attention.enter(x), mask=mask, rows=rows)
         x = self.around_attention.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
@@ -119,7 +119,7 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False, rows: TokenRows | None = None,
         memory_rows: TokenRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D) and memory (B, S, D), or these rows of them, mask (B, 1, 1, S) of the memory's real tokens.
+        """x (B, T, D) and memory (B, S, D), or (N, D) and (M, D) of these rows, mask (B, 1, 1, S) of the memory's real tokens.
 
         Returns what has x's shape, and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask:
         it comes last, where causality hides it from every real token.

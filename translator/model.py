@@ -186,7 +186,7 @@ class Transformer(nn.Module):
         return self.decode(target, self.encode(source, memory_rows), mask, rows=rows, memory_rows=memory_rows)[0]
 
     def encode(self, source: Tensor, rows: TokenRows | None = None) -> Tensor:
-        """source (B, S) -> memory (B, S, D), in which padding may be anything, or these rows (M, D) of it."""
+        """source (B, S) -> memory (B, S, D), in which padding may be anything, or (M, D) of these rows."""
         parts = None if self.training or rows else _parts(source != PAD_ID)
         if parts is None:
             return self._encode(source, rows)
@@ -207,7 +207,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Hidden states (B, T, D) of target (B, T) given memory (B, S, D) and its padding mask (B, 1, 1, S).
 
-        rows: those (N, D) of the hidden states instead; memory_rows: which (M, D) of it memory is.
+        rows: the hidden states are (N, D) of these; memory_rows: memory is (M, D) of these.
         Also the cross-attention weights (B, H, T, S) of the layers of these numbers, in their order.
         """
         x = self.target_embedding(target)

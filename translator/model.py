@@ -26,7 +26,7 @@ from translator.positions import LearnedPositions, SinusoidalPositions
 from translator.token_rows import TokenRows, token_rows
 from translator.tokenizer import PAD_ID
 
-# Source tokens that a CPU encodes, or projects for cross-attention, at once, but in training: those of 250 sentences of
+# Source tokens that a CPU encodes, or projects for cross-attention, at once, but for a loss: those of 250 sentences of
 # Multi30k left its cache, and twice that many took 1.5 s instead of 0.9. Each part is padded to its own longest sentence.
 ENCODED_AT_ONCE = 1 << 10
 
@@ -187,7 +187,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, rows: TokenRows | None = None) -> Tensor:
         """source (B, S) -> memory (B, S, D), in which padding may be anything, or (M, D) of these rows."""
-        parts = None if self.training or rows else _parts(source != PAD_ID)
+        parts = None if self.training or rows is not None else _parts(source != PAD_ID)
         if parts is None:
             return self._encode(source, rows)
         encoded = [self._encode(source[part]) for part in parts]

@@ -128,7 +128,7 @@ class Updater:
         return loss, nll
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """Those whose gradients are made apart, each with a sample of its own where the softmax is sampled."""
+        """The parts of a batch whose gradients are made apart, each with a sample of its own where the softmax is sampled."""
         return self._threads.parts(batch, self.train.passes)
 
     def _add_gradients_at_once(self, parts: Sequence[Batch], share: Tensor) -> tuple[Tensor, ...]:
@@ -144,7 +144,7 @@ class Updater:
         """What `_Loss` is given of a batch, still on the CPU."""
         if self.device.type != "cuda":
             return batch.source, batch.target_in, batch.target_out, batch.real
-        # Few shapes are worth more there than padding that is spared the projection.
+        # Few shapes are worth more there than padding that takes no work.
         return tuple(self._lengthened(ids) for ids in (batch.source, batch.target_in, batch.target_out))
 
     def _lengthened(self, ids: Tensor) -> Tensor:

@@ -242,12 +242,12 @@ class Transformer(nn.Module):
         start = state.past.length
         state.past.append(tokens.size(1))
         x = self.target_embedding(rows.pack(tokens)[:, None], start=start)[:, 0]  # (N, D)
+        aligned = () if state.coverage is None else self.alignment_layers
         for number, (layer, cache, memory) in enumerate(
                 zip(self._decoder_layers(), state.caches, state.memory, strict=True)):
-            follow = state.coverage is not None and number == self.aligned_layer
-            x, weights = layer.step(x, rows, cache, state.past, memory, state.bias, need_weights=follow)
+            x, weights = layer.step(x, rows, cache, state.past, memory, state.bias, need_weights=number in aligned)
             if weights is not None and state.coverage is not None:
-                state.coverage = state.coverage + weights.mean(dim=1)
+                state.coverage = state.coverage + weights.mean(dim=1) / len(aligned)
         return self.decoder_norm(x)
 
     def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor:
@@ -258,12 +258,12 @@ class Transformer(nn.Module):
         return log_probabilities(logits)
 
     @property
-    def aligned_layer(self) -> int:
-        """The decoder layer whose cross-attention tells best which source token a target token renders: the last but one.
+    def alignment_layers(self) -> range:
+        """The decoder layers whose mean cross-attention says which source token a target token renders: all but the first.
 
-        Garg et al. 2019, https://arxiv.org/abs/1909.02074, section 3.2.
+        The first layer has not read the source yet when it chooses where to look. A single layer aligns alone.
         """
-        return max(0, len(self.decoder) - 2)
+        return range(min(1, len(self.decoder) - 1), len(self.decoder))
 
     def _decoder_layers(self) -> Iterator[DecoderLayer]:
         return (layer for layer in self.decoder if isinstance(layer, DecoderLayer))

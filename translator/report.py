@@ -17,7 +17,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from translator.attention_maps import cross_attention
 from translator.building import by_dotted_name
 from translator.commands import ReportConfig
 from translator.config import RunConfig
@@ -221,10 +220,9 @@ def examples(evaluations: Sequence[Evaluation]) -> Iterator[Example]:
 
 
 def maps_of(run: Run) -> Iterator[Map]:
-    """The attention of the layer that aligns best, the heads' mean, for the first sentences that are short enough."""
+    """Draw the attention that aligns pieces, for the first sentences that are short enough."""
     if run.translator is None or run.evaluation is None:
         return
-    [model] = run.translator.models
     tokenizers = run.translator.source_tokenizer, run.translator.target_tokenizer
     shown = 0
     for text, translation in zip(run.evaluation.sources, run.evaluation.translations, strict=True):
@@ -236,9 +234,9 @@ def maps_of(run: Run) -> Iterator[Map]:
         if max(map(len, pair)) > MAP_TOKENS:
             continue
         shown += 1
-        weights = cross_attention(model, *pair)[model.aligned_layer].mean(dim=0)
+        [rating] = run.translator.rate([pair], run.translator.search)
         source, target = (tokenizer.pieces(ids) for tokenizer, ids in zip(tokenizers, pair, strict=True))
-        figure = draw_attention({"": weights}, source, target, columns=1)
+        figure = draw_attention({"": rating.attention}, source, target, columns=1)
         yield Map(
             text, translation.text, f"attention-{shown}.png", png(figure), figure.get_figwidth(), undrawn([*source, *target]))
 

@@ -23,7 +23,7 @@ class Decoder(Protocol):
     """What is asked of a model; `translator.model.Transformer` says what each does."""
 
     @property
-    def aligned_layer(self) -> int: ...
+    def alignment_layers(self) -> Collection[int]: ...
 
     def encode(self, source: Tensor) -> Tensor: ...
     def decode(
@@ -37,7 +37,7 @@ class Rating:
     """An output, token by token, EOS last."""
 
     log_probabilities: tuple[float, ...]
-    attention: Tensor  # (tokens, source tokens), from each token to the source, of the layer that aligns best
+    attention: Tensor  # (tokens, source tokens), from each token to the source: the mean of `alignment_layers` and their heads
 
     @property
     def log_probability(self) -> float:
@@ -60,10 +60,10 @@ def rate(
     mask = padding_mask(batch.source, PAD_ID)
     probabilities, attention = [], []
     for model in models:
-        hidden, [weights] = model.decode(
-            batch.target_in, model.encode(batch.source), mask, weights_of=[model.aligned_layer])
+        hidden, weights = model.decode(
+            batch.target_in, model.encode(batch.source), mask, weights_of=model.alignment_layers)
         probabilities.append(_log_probabilities(model, hidden, batch.target_out))
-        attention.append(weights.float().mean(dim=1))
+        attention.append(torch.stack(weights).float().mean(dim=(0, 2)))  # over layers and heads
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
     together = torch.stack(attention).mean(dim=0)  # (B, T, S)
     return [

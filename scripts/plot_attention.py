@@ -54,7 +54,7 @@ def main(composed: DictConfig) -> None:
 
 def pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:
     """The ids of the sentence and of its translation, EOS last."""
-    options = dataclasses.replace(config.search, split_sentences=False)
+    options = dataclasses.replace(config.search, split_sentences="never")
     plan = translator.plan(Request(config.text), options)
     if isinstance(plan, str):
         raise UserError(f"text: {plan}")

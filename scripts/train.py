@@ -29,6 +29,7 @@ from translator.interruption import Interrupted
 from translator.lock import sole_user
 from translator.memory import telling_of_memory
 from translator.model import Transformer
+from translator.planning import TrainingStatistics
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.run_folder import RunFolder
 from translator.state import Outcome
@@ -92,7 +93,7 @@ def train(
     model = new_model(config, corpus)
     translator = Translator.of(
         model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search,
-        longest=corpus.report["splits"]["train"]["source_longest"])
+        trained_on=TrainingStatistics.of(corpus.report))
     require_search(translator, corpus)
     decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
     if weights:

@@ -34,7 +34,7 @@ from translator.lines import (
 from translator.output import Output
 from translator.run_folder import RunFolder, chosen_runs
 from translator.translate import CHUNK
-from translator.translation import Request, decoded
+from translator.translation import Given, Request, decoded
 from translator.workers import Job, translate_all
 
 PROMPT = "> "
@@ -130,7 +130,7 @@ def changes(file: str | Path | None) -> list[Any]:
 def score_lines(config: TranslateConfig, job: Job) -> int:
     """Score given translations, line by line; how many were refused."""
     counted = dataclasses.replace(
-        config.search.plain(config.search.beam_size), repetition_penalty=1.0, no_repeat_ngram=0, min_length=0,
+        config.search.plain(config.search.beam_size), repetition_penalty=1.0, no_repeat_ngram=0, min_length=1,
         min_length_ratio=0.0, keep_places=False, patience=None, copy_unknown=False)
     config.search.require_like(counted, "changes nothing of translations that are given")
     form, output_form = format_of(config.input, config.input_format), format_of(config.output, config.output_format)
@@ -155,7 +155,7 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
                     if trouble:
                         output.note_refused(number)
                         print(f"line {number}: {trouble}", file=sys.stderr)
-                    written.write(score_answer(line, target, None if trouble else told, trouble, output_form))
+                    written.write(score_answer(line, target.text, None if trouble else told, trouble, output_form))
                 written.flush()
                 if len(lines) < len(chunk):
                     short = config.translations if chunk[len(lines)][1] is None else config.input or "stdin"
@@ -163,15 +163,15 @@ def score_lines(config: TranslateConfig, job: Job) -> int:
     return output.refused
 
 
-def texts_of(line: Line, given: bytes, form: Format) -> tuple[str, str, str]:
+def texts_of(line: Line, given: bytes, form: Format) -> tuple[str, Given, str]:
     """A source and the translation given for it, empty where they cannot be read, and then why they cannot."""
-    source, target, trouble = "", "", line.trouble
+    source, target, trouble = "", Given(""), line.trouble
     try:
         source = decoded(line.request.text)
     except ValueError as error:
         trouble = trouble or f"source: {error}; not scored"
     try:
-        target = decoded(translation_of(given, form))
+        target = translation_of(given, form)
     except ValueError as error:
         trouble = trouble or f"translation: {error}; not scored"
     return source, target, trouble

@@ -77,7 +77,7 @@ def model_config(**changes: object) -> ModelConfig:
 
 def search_config(**changes: object) -> SearchConfig:
     plain = {
-        "beam_size": 4, "length_penalty": 1.0, "n_best": 1, "min_length": 0, "max_length": None, "max_length_ratio": 2.0,
+        "beam_size": 4, "length_penalty": 1.0, "n_best": 1, "min_length": 1, "max_length": None, "max_length_ratio": 2.0,
         "max_length_extra": 5, "max_source_tokens": 200, "batch_tokens": 4000}
     return build(SearchConfig, plain | changes)
 

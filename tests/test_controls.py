@@ -1,4 +1,4 @@
-"""What a user can ask of translations, as text: phrases, terms, prefixes, MBR, details, sentences, jsonl, workers."""
+"""What a user can ask of translations, as text: phrases, terms, prefixes, MBR, details, jsonl, workers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
@@ -35,13 +33,12 @@ from translator.mbr import by_expected_score
 from translator.run_folder import RunFolder
 from translator.search.forced import rate
 from translator.search.phrases import holds
-from translator.sentences import split_sentences
 from translator.terminology import Terminology
 from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_tokenizer
 from translator.translate import Translator
 from translator.translation import Request
 from translator.weights import weights_of
-from translator.writing import goes_on, normal, rejoined, whole_words
+from translator.writing import goes_on, normal, whole_words
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)
@@ -354,59 +351,6 @@ def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):
     assert "⁇" not in copied
 
 
-# Sentences
-
-
-@pytest.mark.parametrize(("text", "count"), [
-    ("One. Two! Three?", 3), ("Mr. Smith met J. Doe. They ate.", 2), ("It cost 3.50 euros. Fine.", 2), ("no end", 1),
-    ('He said "Go." Then he went.', 2), ("e.g. this one", 1), ("一つ。二つ。「三つ。」四つ", 4), ("", 1),
-    ("Wait... what? Yes.", 2)])
-def test_sentences_end_where_a_reader_would_say(text, count):
-    assert len(split_sentences(text)) == count
-
-
-@given(st.text(alphabet="aB .!?。\n\"'”)…", max_size=60))
-def test_sentences_put_together_are_the_text(text):
-    assert "".join(split_sentences(text)) == text
-
-
-def test_a_text_longer_than_any_in_training_is_translated_by_sentences(translator):
-    translator.planner.longest = max(len(ids) for ids in translator.source_tokenizer.encode(SOURCES[:3]))
-    try:
-        together, alone = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], QUICK)
-        assert together.sentences == 3
-        assert together.text == " ".join(translator(SOURCES[:3], QUICK))
-        assert alone.sentences == 1
-        [whole] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=False))
-        assert whole.sentences == 1
-        first, second, _ = (text.split() for text in translator(SOURCES[:3], QUICK))
-        meeting = options(banned=(f"{first[-1]} {second[0]}",), n_best=3)
-        bound, free = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], meeting)
-        assert "where two of them meet" in bound.refused
-        assert free.text == " ".join(first)
-        several = options(n_best=3)
-        [together], apart = translator.translate([" ".join(SOURCES[:3])], several), translator.translate(SOURCES[:3], several)
-        assert together.texts == tuple(" ".join(texts) for texts in zip(*(one.texts for one in apart), strict=True))
-        assert [h.log_probability for h in together.hypotheses] == pytest.approx(
-            [sum(one.hypotheses[rank].log_probability for one in apart) for rank in range(3)], abs=1e-4)
-        [told], of_each = translator.details_of([together]), translator.details_of(apart)
-        assert told.pieces == sum((details.pieces for details in of_each), ())
-        assert told.log_probabilities == pytest.approx(sum((details.log_probabilities for details in of_each), ()), abs=1e-4)
-        assert [target for _, target in told.alignment] == list(range(len(together.text.split())))
-        assert told.alignment[-1] == tuple(
-            last + sum(len(text.split()) for text in texts)
-            for last, texts in zip(of_each[2].alignment[-1], (SOURCES[:2], [one.text for one in apart[:2]]), strict=True))
-    finally:
-        translator.planner.longest = None
-
-
-def test_sentences_are_rejoined_as_their_script_has_it():
-    assert rejoined(["One.", "Two."]) == "One. Two."
-    assert rejoined(["一つ。", "二つ。"]) == "一つ。二つ。"
-    assert rejoined(["すごい!", "次。"]) == "すごい!次。"
-    assert rejoined(["", "One.", ""]) == "One."
-
-
 # Several runs, other precisions
 
 
@@ -453,9 +397,11 @@ def test_objects_come_and_go_by_line(script, trained_folder, translator, tmp_pat
     with gzip.open(tmp_path / "out.jsonl.gz", "rt", encoding="utf-8") as file:
         out = [json.loads(line) for line in file]
     assert len(out) == 8
-    assert out[3]["id"] == 8
-    assert "tokens" not in out[4]
-    assert out[0]["id"] == 7
+    assert [out[3]["id"], out[0]["id"]] == [8, 7]
+    written = {"translation", "score", "n_best", "tokens", "alignment", "refused", "warnings"}
+    assert all(answer.keys() - {"source", "id", "prefix", "required", "text", "n"} == written for answer in out)
+    for answer in out[2:]:
+        assert [answer["translation"], answer["score"], answer["n_best"], answer["tokens"]] == ["", None, [], []]
     assert out[0]["translation"].startswith("Der")
     assert "Häuser" in out[1]["translation"]
     for answer in out[:2]:
@@ -463,7 +409,7 @@ def test_objects_come_and_go_by_line(script, trained_folder, translator, tmp_pat
         assert answer["score"] == answer["n_best"][0]["score"] >= answer["n_best"][1]["score"]
         assert answer["tokens"][-1]["piece"] == "</s>"
         assert all("-" in link for link in answer["alignment"].split())
-    assert out[2]["translation"] == ""
+    assert not any(answer["refused"] for answer in out[:3])
     assert all(answer["refused"].endswith("not translated") for answer in out[3:])
 
 
@@ -515,6 +461,27 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     resumed = run(script, trained_folder, *files, f"output={tmp_path / 'scores.txt'}")
     assert partial.read_bytes() == short.stdout
     assert b"ends before line 3" in resumed.stderr
+
+
+def test_own_answers_are_scored_by_their_tokens(script, trained_folder, translator, tmp_path):
+    """A text has other spellings than the one that was found, and a line of two sentences was found as two."""
+    sampled = ("search.sampling=true", "search.temperature=3", "search.beam_size=1", "search.max_length=9", "details=true")
+    lines = [*SOURCES[:6], " ".join(SOURCES[:2]), ""]
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = (f"input={tmp_path / 'in.txt'}", f"output={tmp_path / 'out.jsonl'}")
+    assert script("translate", f"run={trained_folder}", "device=cpu", *files, *sampled).returncode == 0
+    found = list(map(json.loads, (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()))
+    tokenizer = translator.target_tokenizer
+    assert any(tokenizer.pieces(tokenizer.encode([a["translation"]])[0]) != [t["piece"] for t in a["tokens"]] for a in found)
+    assert [token["piece"] for token in found[6]["tokens"]].count("</s>") == 2
+    scores = run(script, trained_folder, files[0], f"translations={tmp_path / 'out.jsonl'}").stdout.decode().splitlines()
+    assert list(map(float, scores[:7])) == pytest.approx([answer["score"] for answer in found[:7]], abs=1e-4)
+    for answer in found:  # an edited text is scored as it now stands
+        answer["translation"] = "Sie sieht drei Bäume."
+    (tmp_path / "edited.jsonl").write_text("\n".join(map(json.dumps, found)) + "\n", encoding="utf-8")
+    scores = run(script, trained_folder, files[0], f"translations={tmp_path / 'edited.jsonl'}").stdout.decode().splitlines()
+    expected = [details.score for details in translator.details(lines, ["Sie sieht drei Bäume."] * 8)]
+    assert list(map(float, scores)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_several_runs_on_the_command_line(script, trained_folder, translator):

@@ -35,6 +35,7 @@ from translator.config import DataConfig, RunConfig
 from translator.errors import UserError
 from translator.files import Weights
 from translator.lines import answer, arriving_lines, as_json, notices, parse
+from translator.planning import TrainingStatistics
 from translator.run_folder import RunFolder
 from translator.sources import read
 from translator.state import Outcome, TrainingState, outcome_of, state_of
@@ -638,7 +639,7 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
         assert tokenizers is None or [tokenizer.model for tokenizer in tokenizers] == [written.model] * 2
         weights = loaded(folder.load_weights)
         assert weights is None or any(alike(weights, other) for other in written.weights)
-        longest = folder.longest_source()
+        longest = TrainingStatistics.of(folder.load_report()).longest_source
         assert longest is None or isinstance(longest, int)
         outcome = loaded(lambda: outcome_of(folder.load_outcome()))
         assert outcome is None or isinstance(outcome, Outcome)

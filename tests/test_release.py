@@ -16,6 +16,7 @@ import torch
 
 from tests.conftest import assert_user_error
 from translator.errors import UserError
+from translator.planning import TrainingStatistics
 from translator.run_folder import FORMAT, RunFolder
 from translator.translate import Translator
 
@@ -40,7 +41,8 @@ def test_the_script_translates_as_it_did(script):
 
 
 def test_its_data_report_is_read():
-    assert RunFolder(RELEASE).longest_source() == 35
+    known = TrainingStatistics.of(RunFolder(RELEASE).load_report())
+    assert known == TrainingStatistics(longest_source=35, length_ratio=3776 / 4045)
 
 
 def test_it_is_whole():

@@ -49,7 +49,7 @@ def test_batching_and_order_change_nothing(translator):
 
 
 def test_empty_lines_stay_empty_and_hopeless_ones_are_refused(translator):
-    options = search_config(max_source_tokens=20, max_length=5)
+    options = search_config(max_source_tokens=20, max_length=5, split_sentences="never")
     results = translator.translate(
         ["", " \t\u3000", "\u200b", "word " * 50, SOURCES[0], b"ok \xff\xfe", "half a pair: \ud83d"], options)
     assert [bool(r.hypotheses) for r in results] == [False, False, False, False, True, False, False]
@@ -63,7 +63,8 @@ def test_empty_lines_stay_empty_and_hopeless_ones_are_refused(translator):
 def test_a_line_as_long_as_allowed_is_translated(translator):
     ids = translator.source_tokenizer.encode(["word word word"])[0]
     assert translator.translate(["word word word"], search_config(max_source_tokens=len(ids), max_length=3))[0].hypotheses
-    assert translator.translate(["word word word"], search_config(max_source_tokens=len(ids) - 1))[0].refused
+    short = search_config(max_source_tokens=len(ids) - 1, split_sentences="never")
+    assert translator.translate(["word word word"], short)[0].refused
 
 
 def test_batches_keep_to_their_budget_with_beams_and_padding(translator, monkeypatch):
@@ -163,7 +164,7 @@ def test_learned_positions_bound_both_sides(tokenizer):
     translator = Translator.of(model, tokenizer, tokenizer, search=search_config(max_length_extra=90))
     ended = set()
     for beam_size in (1, 4):
-        options = search_config(max_length_extra=90, beam_size=beam_size)
+        options = search_config(max_length_extra=90, beam_size=beam_size, split_sentences="never")
         short, long = translator.translate(["She sees.", "My brother finds three red apples. " * 3], options)
         ended.add(len(short.hypotheses[0].ids))
         assert "model.max_positions=12" in long.refused
@@ -211,7 +212,7 @@ def translate_script(script: Script, *options: str, stdin: bytes = b"") -> subpr
 
 
 def test_script_keeps_lines_whatever_they_hold(script, run_folder, translator):
-    stdin = b"".join(line.encode() + b"\n" for line in NASTY) + b"caf\xe9\r\n" + b"word " * 20_000 + b"\r\nShe sees.\r\nlast"
+    stdin = b"".join(line.encode() + b"\n" for line in NASTY) + b"caf\xe9\r\n" + b"word" * 20_000 + b"\r\nShe sees.\r\nlast"
     result = script(  # under a locale that cannot spell them
         "translate", f"run={run_folder}", "device=cpu", *SHORT, stdin=stdin, LC_ALL="C", PYTHONUTF8="0")
     output = result.stdout.split(b"\n")

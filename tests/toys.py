@@ -80,7 +80,7 @@ def constant_toy(**logits: float) -> Toy:
 
 
 def toy_config(**changes: object) -> SearchConfig:
-    return search_config(**({"max_length_ratio": 0, "max_length_extra": LIMIT} | changes))
+    return search_config(**({"min_length": 0, "max_length_ratio": 0, "max_length_extra": LIMIT} | changes))
 
 
 def sources(*firsts: int) -> Tensor:

@@ -279,7 +279,7 @@ class SearchConfig:
     language: str | None = None
     mbr: Literal["chrf", "bleu"] | None = None
     max_source_tokens: int
-    split_sentences: bool = True
+    split_sentences: Literal["auto", "always", "never"] = "auto"
     batch_tokens: int | Literal["auto"]
     shortlist: int = 0
 

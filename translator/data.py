@@ -30,15 +30,18 @@ from translator.errors import UserError, one_line
 from translator.files import sync, take_place
 from translator.identity import identity
 from translator.pool import InOrder, alone, in_order
+from translator.sentences import split_sentences
 from translator.sources import SPLITS, read
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 from translator.vocabulary import narrow_target
 
 # Part of every cache key. The number is to be raised when what this module writes changes.
-FORMAT = [8, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+FORMAT = [9, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
 
 # Enough to train a tokenizer on; SentencePiece needs a gigabyte or two for them.
 TOKENIZER_TEXTS = 1_000_000
+# Enough to estimate how many sources hold several sentences.
+SAMPLED_SOURCES = 100_000
 
 # A worker needs seconds to start, in which this many are prepared; more than so many workers wait for the first process.
 PAIRS_OF_A_WORKER, MOST_WORKERS = 500_000, 8
@@ -198,6 +201,7 @@ def _tokenise(
         raise UserError(
             f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and model.max_positions where "
             "positions are learned")
+    report["splits"]["train"]["source_several"] = _share_of_several(_rows(splits, "train"))
     report["fingerprint"] = _fingerprint([folder / f"{split}.arrow" for split in SPLITS])
     _save_report(folder, report)
 
@@ -264,9 +268,15 @@ def encoded(
         yield table
 
 
-def _texts(rows: Dataset, *columns: str) -> Iterator[str]:
-    """The texts of some columns: of many, TOKENIZER_TEXTS at most, evenly from all of the rows."""
-    step = -(-len(rows) * len(columns) // TOKENIZER_TEXTS)
+def _share_of_several(rows: Dataset) -> float:
+    """Estimate the share of the sources that hold two or more sentences."""
+    several = [len(split_sentences(text)) > 1 for text in _texts(rows, "source", most=SAMPLED_SOURCES)]
+    return sum(several) / max(1, len(several))
+
+
+def _texts(rows: Dataset, *columns: str, most: int = TOKENIZER_TEXTS) -> Iterator[str]:
+    """Yield the texts of some columns: of many, `most`, evenly from all of the rows."""
+    step = -(-len(rows) * len(columns) // most)
     for batch in rows.select(range(0, len(rows), max(1, step))).iter(READ_ROWS):
         for column in columns:
             yield from batch[column]

@@ -18,10 +18,10 @@ from translator.tokenizer import Tokenizer
 class Details:
     """Of a translation; where a text was split, of its sentences one after the other."""
 
-    pieces: tuple[str, ...]  # EOS last, of each sentence
-    log_probabilities: tuple[float, ...]
-    score: float
-    alignment: tuple[tuple[int, int], ...]  # numbers of source and target words, from 0
+    pieces: tuple[str, ...] = ()  # EOS last, of each sentence
+    log_probabilities: tuple[float, ...] = ()
+    score: float = 0.0
+    alignment: tuple[tuple[int, int], ...] = ()  # numbers of source and target words, from 0
 
 
 def tell(
@@ -29,7 +29,7 @@ def tell(
     options: SearchConfig,
 ) -> Details:
     """The details of a text. `rated`: of each sentence its ids and its translation's, both with EOS, and the models' rating."""
-    told = Details((), (), 0.0, ())
+    told = Details()
     source_words = target_words = 0
     for (source, target), rating in rated:
         before, first = source_tokenizer.count_tags(source), target_tokenizer.count_tags(target)

@@ -18,13 +18,13 @@ from typing import Any, Literal, cast
 from translator.details import Details
 from translator.errors import UserError
 from translator.files import GZIP
-from translator.translation import Request, Translation
+from translator.translation import Given, Request, Translation, decoded
 
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
 # Fields of an object that an answer writes: those that an earlier answer wrote are not taken for the asker's.
-ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused"}
+ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused", "warnings"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +67,23 @@ def _parse(line: bytes, form: Format) -> Line:
     return Line(Request(fields["source"], prefix, tuple(required)), "", fields)
 
 
-def translation_of(line: bytes, form: Format) -> str | bytes:
-    """A line of translations that are given: a text as it is; of an object its "translation", ValueError where it has none."""
-    if form == "text":
-        return line
-    text = _object(line).get("translation")
+def translation_of(line: bytes, form: Format) -> Given:
+    """Read a line of translations to score: a text, or an object's "translation", with its "tokens" if it has some.
+
+    ValueError where it holds no text.
+    """
+    fields = {"translation": decoded(line)} if form == "text" else _object(line)
+    text = fields.get("translation")
     if not isinstance(text, str):
         raise ValueError('no text in "translation"')
-    return text
+    return Given(decoded(text), _pieces(fields.get("tokens")))
+
+
+def _pieces(tokens: Any) -> tuple[str, ...]:
+    """The pieces of "tokens" as `answer` writes them; none of anything else."""
+    listed = tokens if isinstance(tokens, list) else []
+    pieces = [str(token["piece"]) for token in listed if isinstance(token, dict) and isinstance(token.get("piece"), str)]
+    return tuple(pieces) if len(pieces) == len(listed) else ()
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -103,26 +112,28 @@ def _finite(text: str) -> float:
 
 
 def answer(line: Line, translation: Translation, details: Details | None, form: Format) -> bytes:
-    """The n best translations tab-separated; or the line's object with them, scores, and details where they were asked for."""
+    """Write the n best translations tab-separated; or the line's object with them, scores, and details if they were asked for.
+
+    All objects have the same fields: of a line without a translation, score is null and the lists are empty.
+    """
     if form == "text":
         return ("\t".join(text.replace("\t", " ") for text in translation.texts) + "\n").encode()
-    fields = _asked(line) | {"translation": translation.text}
-    if translation.hypotheses:
-        fields["score"] = translation.hypotheses[0].score
-        fields["n_best"] = [
-            {"translation": text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
-            for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)]
-    if translation.refused or line.trouble:
-        fields["refused"] = line.trouble or translation.refused
-    return as_json(fields | (_of_details(details) if details else {}))
+    found = [
+        {"translation": text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
+        for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)]
+    return as_json(_asked(line) | {
+        "translation": translation.text, "score": found[0]["score"] if found else None, "n_best": found,
+        "refused": line.trouble or translation.refused or None, "warnings": translation.warnings,
+        **(_of_details(details) if details else {})})
 
 
 def score_answer(line: Line, translation: str, details: Details | None, trouble: str, form: Format) -> bytes:
-    """What a given translation is worth: its score, nothing where it has none; or an object with its details."""
+    """Write what a given translation is worth: its score, nothing where it has none; or an object with its details."""
     if form == "text":
         return f"{details.score:.6f}\n".encode() if details else b"\n"
-    fields = _asked(line) | {"translation": translation}
-    return as_json(fields | ({"score": details.score} | _of_details(details) if details else {"refused": trouble}))
+    return as_json(_asked(line) | {
+        "translation": translation, "score": details.score if details else None, "refused": trouble or None,
+        **_of_details(details or Details())})
 
 
 def _asked(line: Line) -> dict[str, Any]:
@@ -131,11 +142,10 @@ def _asked(line: Line) -> dict[str, Any]:
 
 
 def notices(line: Line, translation: Translation) -> Iterator[str]:
-    """What a person should know of a line."""
+    """Yield what a person should know of a line."""
     if line.trouble or translation.refused:
         yield line.trouble or translation.refused
-    if translation.sentences > 1:
-        yield f"longer than any in training; its {translation.sentences} sentences were translated one by one"
+    yield from translation.warnings
     if translation.hit_limit:
         yield "the translation ended only because it had reached the longest length allowed"
 

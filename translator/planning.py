@@ -1,18 +1,49 @@
-"""What of a text is to be searched for, or why it cannot be translated (floor 4)."""
+"""Plan the translation of a text: the sentences to search for, or why it is refused (floor 4)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from translator.config import SearchConfig
 from translator.languages import split_tag, tag_of
-from translator.sentences import split_sentences
+from translator.sentences import split_clauses, split_sentences
 from translator.terminology import Terminology
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.translation import Request, decoded
 from translator.writing import normal, whole_words
+
+# The share of training sources with two or more sentences from which a model is taken to have learned to translate them.
+OFTEN = 0.1
+# A sentence without an end is split where it is longer than any in training by this factor: up to there a model copes better.
+FAR_TOO_LONG = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingStatistics:
+    """What the pairs were like that a model was trained on; None where it is not known."""
+
+    longest_source: int | None = None  # tokens
+    several_sentences: float | None = None  # the share of the sources that hold two or more
+    length_ratio: float | None = None  # target tokens a source token
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> TrainingStatistics:
+        """Read them from a data report, which an older release or another program may have written."""
+        try:
+            train = dict(report["splits"]["train"])
+        except (KeyError, TypeError, ValueError):
+            return cls()
+        longest, several, source, target = (
+            _number(train.get(name)) for name in ("source_longest", "source_several", "source_tokens", "target_tokens"))
+        return cls(None if longest is None else int(longest), several, target / source if source and target else None)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 2**53 else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +68,12 @@ class Planner:
     """Makes of a text the sentences to search for, with what each translation must begin with and hold."""
 
     def __init__(
-        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, longest: int | None, positions: int | None
+        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, trained_on: TrainingStatistics, positions: int | None
     ) -> None:
-        """longest: tokens of a source in training, where it is known; positions: tokens that learned ones reach."""
+        """positions: tokens that learned ones reach."""
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.longest = longest
+        self.trained_on = trained_on
         self.positions = positions
         self._terminologies: dict[str, Terminology] = {"": Terminology({})}
 
@@ -84,19 +115,26 @@ class Planner:
         if trouble := self.language_trouble(tag):
             raise Refusal(trouble)
         self._require_possible(required, prefix, options)
-        [ids] = self.source_tokenizer.encode([tag + text])
         begin = self.target_tokenizer.encode([prefix])[0][:-1]
-        if not self._is_to_split(ids, required, options):
-            yield self._unit(ids, text, begin, required, options)
-            return
-        for sentence in split_sentences(text):
+        for sentence in [text] if required else self._sentences(text, tag, options):  # which of them should hold a phrase?
             [ids] = self.source_tokenizer.encode([tag + sentence])
             yield self._unit(ids, sentence, begin, required, options)
             begin = self.target_tokenizer.tag_ids  # of the prefix, what each sentence needs
 
-    def _is_to_split(self, ids: Sequence[int], required: Sequence[str], options: SearchConfig) -> bool:
-        """Whether a text is longer than any in training, and may be taken sentence by sentence."""
-        return options.split_sentences and self.longest is not None and len(ids) > self.longest and not required
+    def _sentences(self, text: str, tag: str, options: SearchConfig) -> list[str]:
+        """The parts of a text to translate one by one."""
+        longest, several = self.trained_on.longest_source or math.inf, self.trained_on.several_sentences or 0.0
+
+        def length(part: str) -> int:
+            return len(self.source_tokenizer.encode([tag + part])[0])
+
+        choice = options.split_sentences
+        if choice == "never" or (choice == "auto" and several >= OFTEN and length(text) <= longest):
+            return [text]
+        limit = min(FAR_TOO_LONG * longest, options.max_source_tokens)
+        return [
+            part for sentence in split_sentences(text)
+            for part in split_clauses(sentence, lambda part: length(part) <= limit)]
 
     def _unit(
         self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: SearchConfig

@@ -114,6 +114,7 @@ class RunFolder:
         if not isinstance(version, int) or version > FORMAT:
             raise UserError(
                 f"{self.path}: a run folder of format {version}, and this release reads up to {FORMAT}: update the translator")
+        _renew(values)
         try:
             return build(RunConfig, values)
         except UserError as error:
@@ -129,13 +130,6 @@ class RunFolder:
         options = self.load_config().tokenizer
         return (Tokenizer.load(self.path / "tokenizer.source.model", options.source_tag),
                 Tokenizer.load(self.path / "tokenizer.target.model", options.target_tag))
-
-    def longest_source(self) -> int | None:
-        """Tokens of the longest source sentence that it was trained on; None where its report does not say."""
-        try:
-            return int(self.load_report()["splits"]["train"]["source_longest"])
-        except (ValueError, KeyError, TypeError, OverflowError):
-            return None
 
     def mean_target(self) -> float | None:
         """Mean tokens of the target sentences that it was trained on; None where its report does not say."""
@@ -236,6 +230,16 @@ class RunFolder:
                 raise UserError(f"{self.sums_file}: damaged: take it from a copy of the run")
             if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
                 raise UserError(f"{file}: damaged: it is not the file that was written; take it from a copy of the run")
+
+
+def _renew(values: Any) -> None:
+    """Respell the options that earlier releases wrote otherwise."""
+    search = values.get("search") if isinstance(values, dict) else None
+    if isinstance(search, dict):
+        if isinstance(search.get("split_sentences"), bool):
+            search["split_sentences"] = "auto" if search["split_sentences"] else "never"
+        if search.get("min_length") == 0:
+            search["min_length"] = 1
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -1,25 +1,69 @@
-"""Where a text may be parted into sentences (floor 1)."""
+"""Split text into sentences, and sentences that are far too long into clauses (floor 1)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-# A mark that ends sentences, closing quotes and brackets with it; then space, unless the script does without.
+from translator.writing import UNSPACED
+
+# A mark that ends sentences, with closing quotes and brackets; then space, unless the script does without.
 BOUNDARY = re.compile(
-    r"""(?P<end>(?<![.!?…])[.!?…]++["'»”’)\]]*+)\s++(?=(?P<next>\S))"""
+    r"""(?P<end>(?<![.!?…؟।۔])[.!?…؟।۔]++["'»«”“’‘)\]]*+)\s++(?=(?P<next>\S+))"""
     r"""|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)""")
-# Not the end: J. Smith, e.g. this, Mr. Smith.
-ABBREVIATION = re.compile(r"(?:^|\s|\.)(?:\w|Mrs?|Ms|Dr|Prof|St|No|Nr|vs|bzw|ca|etc|usw)\.$", re.IGNORECASE)
-LONGEST_ABBREVIATION = 8  # characters, with what comes before it
+# A title or an initial comes before a name: Dr. Müller, J. Smith, U.S. Army, e.g. this. Not: 5 p.m. Then, you and I. We.
+ABBREVIATION = re.compile(
+    r"(?:^|[\s(\"'„“«])(?:Mrs?|Ms|Dr|Prof|St|Mt|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Sen|Gov|Hr|Fr|Sra?|Srta|Dra|Mme|Mlle|vs|bzw|ca)\.$"
+    r"|(?:^|[\s.(\"'„“«])(?!I|(?<=[ap]\.)m)[^\W\d_]\.$", re.IGNORECASE)
+# Before a number: No. 5, p. 12, Abb. 3.
+BEFORE_NUMBER = re.compile(r"(?:^|[\s(])(?:No|Nr|pp?|S|vol|fig|Abb|art|Abs|Kap|ch|núm|pág|č)\.$", re.IGNORECASE)
+# The number of a list's item, and in German of a day or a century.
+ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
+AFTER_ORDINAL = re.compile(
+    r"(?:Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert)\w{0,2}\b")
+LONGEST_ABBREVIATION = 8  # characters, with the one before it
+# Where a clause may end, the best places first: after its mark, between words, between characters that need no space.
+BREAKS = tuple(map(re.compile, (
+    r"[,;:，、；：،؛]\s+|[，、；：]|\s[-–—]+\s+", r"\s+", f"[{UNSPACED}](?=[{UNSPACED}])")))
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, each with the space that follows it, so that put together they are the text again."""
+    """Return the sentences of a text, each with the space that follows it: joined, they are the text again."""
     sentences, start = [], 0
     for match in BOUNDARY.finditer(text):
-        before = text[max(start, match.end("end") - LONGEST_ABBREVIATION) : match.end("end")] if match["end"] else ""
-        if before and (match["next"].islower() or ABBREVIATION.search(before)):
+        if match["next"] and not _ends_sentence(text, start, match):
             continue
         sentences.append(text[start : match.end()])
         start = match.end()
     return [*sentences, text[start:]] if text[start:] or not sentences else sentences
+
+
+def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
+    """Whether the mark that `match` found ends the sentence that begins at `start`."""
+    following = match["next"]
+    if following[0].islower() and text != text.lower():  # who writes no capitals at all starts sentences without
+        return False
+    before = text[max(start, match.end("end") - LONGEST_ABBREVIATION) : match.end("end")]
+    if ABBREVIATION.search(before) or (following[0].isdigit() and BEFORE_NUMBER.search(before)):
+        return False
+    number = ORDINAL.search(before)
+    is_item = number is not None and text[start : match.end("end")].strip() == number[0].strip()
+    return number is None or not (is_item or AFTER_ORDINAL.match(following))
+
+
+def split_clauses(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Return the parts of a text, halved until each `fits` or has no place to break: joined, they are the text again."""
+    middle = None if fits(text) else _middle(text)
+    if middle is None:
+        return [text]
+    return [*split_clauses(text[:middle], fits), *split_clauses(text[middle:], fits)]
+
+
+def _middle(text: str) -> int | None:
+    """Return where to halve a text: at the best kind of break within its middle half, nearest to the middle."""
+    for places in BREAKS:
+        ends = (match.end() for match in places.finditer(text))
+        inner = [end for end in ends if len(text) <= 4 * end <= 3 * len(text)]
+        if inner:
+            return min(inner, key=lambda end: abs(2 * end - len(text)))
+    return None

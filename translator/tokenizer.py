@@ -149,6 +149,10 @@ class Tokenizer:
         """Each id as the piece a person can read."""
         return [self._processor.id_to_piece(i) for i in ids]
 
+    def ids_of(self, pieces: Sequence[str]) -> list[int]:
+        """Return the ids of pieces: `UNK_ID` for those the vocabulary lacks."""
+        return [self._processor.piece_to_id(piece) for piece in pieces]
+
     def same_as(self, other: Tokenizer) -> bool:
         """Whether its ids mean what they mean in another: their bytes also tell how each was trained, which may differ."""
         mine, others = ((t.pieces(range(len(t))), t._log_probability, t.tag_ids) for t in (self, other))

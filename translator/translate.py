@@ -15,6 +15,7 @@ import torch
 
 from translator.bare import bare
 from translator.batching import pad
+from translator.checks import lost_numbers, short_output
 from translator.config import SearchConfig
 from translator.console import say
 from translator.details import Details, tell
@@ -24,7 +25,7 @@ from translator.linear import convert
 from translator.mbr import by_expected_score
 from translator.memory import OutOfMemory, telling_of_memory
 from translator.model import Transformer
-from translator.planning import NOTHING, Planner, Unit
+from translator.planning import NOTHING, Planner, TrainingStatistics, Unit
 from translator.run_folder import RunFolder
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
@@ -34,9 +35,9 @@ from translator.search.hypothesis import Ids
 from translator.search.restricted import search_among
 from translator.shortlist import Shortlist
 from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from translator.translation import Request, Translation, join
+from translator.translation import Given, Request, Translation, join
 from translator.weights import SkipInit, load_into, require_fit
-from translator.writing import normal, whole_words
+from translator.writing import normal, rejoined, whole_words
 
 # Texts that are translated together: enough to fill a CPU's batches with sentences of like length, and one batch of a GPU.
 CHUNK = 512
@@ -64,7 +65,7 @@ class Translator:
             config = folder.load_config()
             tokenizers = folder.load_tokenizers()
             if not models:
-                first, longest = tokenizers, folder.longest_source()
+                first, trained_on = tokenizers, TrainingStatistics.of(folder.load_report())
             elif not all(map(Tokenizer.same_as, tokenizers, first)):
                 raise UserError(f"{run}: its vocabulary is not that of {runs[0]}: they cannot translate together")
             weights = folder.load_weights()
@@ -78,24 +79,21 @@ class Translator:
         if not models:
             raise ValueError("no run folder given")
         self._folder = RunFolder(runs[0])
-        self._set_up(models, *first, self._folder.load_config().search, longest)
+        self._set_up(models, *first, self._folder.load_config().search, trained_on)
 
     @classmethod
     def of(
         cls, model: Transformer, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, search: SearchConfig,
-        longest: int | None = None,
+        trained_on: TrainingStatistics = TrainingStatistics(),  # noqa: B008 frozen
     ) -> Translator:
-        """A translator by a model in memory, as its weights stand at each call, on the device where they then are.
-
-        longest: tokens of a source in training.
-        """
+        """Make a translator of a model in memory: it takes the weights, and the device, as they are at each call."""
         translator = cls.__new__(cls)
-        translator._set_up([model], source_tokenizer, target_tokenizer, search, longest)
+        translator._set_up([model], source_tokenizer, target_tokenizer, search, trained_on)
         return translator
 
     def _set_up(
         self, models: list[Transformer], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, search: SearchConfig,
-        longest: int | None,
+        trained_on: TrainingStatistics,
     ) -> None:
         self.models = models
         self.wrap: Callable[[Model], Model] = lambda model: model  # put around the model of every search
@@ -105,7 +103,7 @@ class Translator:
         self._suffices = sys.maxsize  # tokens of a batch; fewer from when memory has not sufficed on
         # Learned positions end somewhere, for sources and, with BOS, for outputs.
         positions = min((m.config.max_positions for m in models if m.config.positions == "learned"), default=None)
-        self.planner = Planner(source_tokenizer, target_tokenizer, longest=longest, positions=positions)
+        self.planner = Planner(source_tokenizer, target_tokenizer, trained_on=trained_on, positions=positions)
 
     @property
     def device(self) -> torch.device:
@@ -143,38 +141,50 @@ class Translator:
         while chunk := list(itertools.islice(remaining, CHUNK)):
             yield from self.translate(chunk, search)
 
-    def details_of(
-        self, translations: Sequence[Translation], search: SearchConfig | None = None
-    ) -> list[Details | None]:
-        """What the models make of translations of theirs, token by token, with the words aligned; None where there is none."""
-        options = search or self.search
-        ratings = iter(self.rate([pair for translation in translations for pair in translation.pairs], options))
-        return [
-            self._told([(pair, next(ratings)) for pair in translation.pairs], options) if translation.pairs else None
-            for translation in translations]
+    def details_of(self, translations: Sequence[Translation], search: SearchConfig | None = None) -> list[Details]:
+        """Rate translations of this translator's, token by token, and align their words; an empty one has no tokens."""
+        return self._details([translation.pairs for translation in translations], search or self.search)
 
     def details(
-        self, sources: Sequence[str], translations: Sequence[str], search: SearchConfig | None = None
+        self, sources: Sequence[str], translations: Sequence[str | Given], search: SearchConfig | None = None
     ) -> list[Details | None]:
-        """The same of translations that are given.
+        """Rate translations that are given, as `details_of` does.
 
         None for a pair of which a side is longer than `search.max_source_tokens`, or than the model's learned positions, and
         where it is not clear to which language.
         """
         options = self.planner.within_positions(search or self.search)
-        tagged = [self.planner.tag(source, options) for source in sources]
-        ids = list(zip(
-            self.source_tokenizer.encode(["".join(parts) for parts in tagged]), self.target_tokenizer.encode(translations),
-            strict=True))
-        fitting = [
-            i for i, pair in enumerate(ids)
-            if max(map(len, pair)) <= options.max_source_tokens and not self.planner.language_trouble(tagged[i][0])]
-        ratings = self.rate([ids[i] for i in fitting], options)
-        result = {i: self._told([(ids[i], rating)], options) for i, rating in zip(fitting, ratings, strict=True)}
-        return [result.get(i) for i in range(len(ids))]
+        pairs = [self._pairs(*pair, options) for pair in zip(sources, translations, strict=True)]
+        told = self._details(pairs, options)
+        return [details if of_text else None for of_text, details in zip(pairs, told, strict=True)]
 
-    def _told(self, rated: list[tuple[tuple[Ids, Ids], Rating]], options: SearchConfig) -> Details:
-        return tell(rated, self.source_tokenizer, self.target_tokenizer, options)
+    def _pairs(self, source: str, translation: str | Given, options: SearchConfig) -> list[tuple[Ids, Ids]]:
+        """The ids of a source and its translation, sentence by sentence if it was found so; none where it cannot be rated."""
+        tag, text = self.planner.tag(source, options)
+        if self.planner.language_trouble(tag):
+            return []
+        given = translation if isinstance(translation, Given) else Given(translation)
+        outputs = self._found(given)
+        plan = self.plan(Request(source), options) if len(outputs) > 1 else []
+        inputs = [] if isinstance(plan, str) else [unit.ids for unit in plan if unit != NOTHING]
+        if len(inputs) != len(outputs) or len(outputs) < 2:
+            inputs = self.source_tokenizer.encode([tag + text])
+            outputs = outputs if len(outputs) == 1 else self.target_tokenizer.encode([given.text])
+        fits = max(map(len, (*inputs, *outputs))) <= options.max_source_tokens
+        return list(zip(inputs, outputs, strict=True)) if fits else []
+
+    def _found(self, given: Given) -> list[list[int]]:
+        """The ids of the sentences of a translation, EOS last, by the pieces given with it; none unless they spell its text."""
+        ids = self.target_tokenizer.ids_of(given.pieces)
+        ends = [place for place, i in enumerate(ids, start=1) if i == EOS_ID]
+        sentences = [ids[first:end] for first, end in itertools.pairwise([0, *ends])]
+        return sentences if rejoined(list(map(as_line, self.target_tokenizer.decode(sentences)))) == given.text else []
+
+    def _details(self, pairs: Sequence[Sequence[tuple[Ids, Ids]]], options: SearchConfig) -> list[Details]:
+        ratings = iter(self.rate([pair for of_text in pairs for pair in of_text], options))
+        return [
+            tell([(pair, next(ratings)) for pair in of_text], self.source_tokenizer, self.target_tokenizer, options)
+            for of_text in pairs]
 
     def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
         """The sentences to search for, or the reason to refuse the text."""
@@ -203,8 +213,18 @@ class Translator:
                 self._without_banned(unit, translation, options) for unit, translation in zip(units, translations, strict=True)]
         return [
             dataclasses.replace(
-                translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best])
-            for translation in translations]
+                translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best],
+                warnings=self._warnings(unit, translation))
+            for unit, translation in zip(units, translations, strict=True)]
+
+    def _warnings(self, unit: Unit, translation: Translation) -> tuple[str, ...]:
+        if not translation.hypotheses:
+            return ()
+        ratio = self.planner.trained_on.length_ratio or 0.0
+        signs = (
+            short_output(len(unit.ids), 1 + len(translation.hypotheses[0].ids), ratio),
+            lost_numbers(unit.text, translation.text))
+        return tuple(filter(None, signs))
 
     def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
         """Search again, without the tokens by which the best output spells banned phrases, until it holds none.
@@ -250,7 +270,7 @@ class Translator:
         else:
             found = search(self._as_one(self.models), source, options, demands)
         if not all(found):
-            free = dataclasses.replace(options.plain(1), no_repeat_ngram=0, min_length=0, min_length_ratio=0.0, max_length=1)
+            free = dataclasses.replace(options.plain(1), no_repeat_ngram=0, min_length=1, min_length_ratio=0.0, max_length=1)
             if not all(search(self._as_one(self.models), source, free)):  # not for the rules' sake
                 raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
@@ -268,6 +288,10 @@ class Translator:
                 self._copy_unknown(unit, hypothesis, options) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
         texts = [as_line(text) for text in texts]
+        spoken = [i for i, text in enumerate(texts) if text]
+        if not spoken:
+            return Translation(refused="the model finds only an empty translation; not translated")
+        texts, hypotheses = [texts[i] for i in spoken], [hypotheses[i] for i in spoken]
         best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
         for text, hypothesis in zip(texts, hypotheses, strict=True):
             best_of_text.setdefault(text, hypothesis)

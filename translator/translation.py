@@ -20,6 +20,14 @@ class Request:
     required: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Given:
+    """A translation to rate."""
+
+    text: str
+    pieces: Sequence[str] = ()  # that spelled it when it was found, EOS after each sentence
+
+
 def decoded(text: str | bytes) -> str:
     """ValueError, which says where, for bytes that are not UTF-8, and for half of a surrogate pair, which UTF-8 cannot hold."""
     try:
@@ -38,6 +46,7 @@ class Translation:
     refused: str = ""
     sentences: int = 1  # that the text was split into
     pairs: tuple[tuple[Ids, Ids], ...] = ()  # the ids of each sentence and of its best translation, EOS last
+    warnings: tuple[str, ...] = ()  # signs that it lacks a part of its source
 
     @property
     def text(self) -> str:
@@ -60,8 +69,9 @@ def join(sentences: Sequence[Translation]) -> Translation:
         texts.append(rejoined([sentence.texts[min(rank, len(sentence.texts) - 1)] for sentence in sentences]))
         hypotheses.append(_in_a_row([
             sentence.hypotheses[min(rank, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
-    pairs = tuple(itertools.chain.from_iterable(sentence.pairs for sentence in sentences))
-    return Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs)
+    pairs, warnings = (
+        tuple(itertools.chain.from_iterable(each)) for each in zip(*((s.pairs, s.warnings) for s in sentences), strict=True))
+    return Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs, warnings=warnings)
 
 
 def _in_a_row(hypotheses: list[Hypothesis]) -> Hypothesis:

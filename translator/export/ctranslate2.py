@@ -108,7 +108,7 @@ def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
             "length_penalty": decoding.length_penalty, "patience": decoding.search.patience or LONG_PATIENCE,
             "return_end_token": True}
     return options | {
-        "suppress_sequences": [[piece] for piece in never], "max_input_length": 0, "min_decoding_length": 0}
+        "suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
 
 
 def _tokenizer_files(translator: Translator) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class Decoding:
 def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
     """What of `search` other programs have too."""
     return dataclasses.replace(
-        search.plain(beam_size), coverage_penalty=0.0, min_length=0, min_length_ratio=0.0, no_repeat_ngram=0,
+        search.plain(beam_size), coverage_penalty=0.0, min_length=1, min_length_ratio=0.0, no_repeat_ngram=0,
         repetition_penalty=1.0, copy_unknown=False, language=None)
 
 

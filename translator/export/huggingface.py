@@ -123,7 +123,7 @@ def generation_config(decoding: Decoding) -> GenerationConfig:
     stopping = decoding.search.patience == 1 or ("never" if decoding.search.keep_places else False)
     beams = {"length_penalty": decoding.length_penalty, "early_stopping": stopping} if decoding.search.beam_size > 1 else {}
     return GenerationConfig(
-        num_beams=decoding.search.beam_size, **beams, max_new_tokens=decoding.positions - 1,
+        num_beams=decoding.search.beam_size, **beams, min_new_tokens=1, max_new_tokens=decoding.positions - 1,
         suppress_tokens=[PAD_ID, UNK_ID, BOS_ID], **MARKERS)
 
 

@@ -1,0 +1,167 @@
+"""Texts of several sentences, sentences without an end, words alone: nothing of them is lost in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, search_config
+from translator.checks import lost_numbers, short_output
+from translator.planning import TrainingStatistics
+from translator.sentences import split_clauses, split_sentences
+from translator.tokenizer import EOS_ID
+from translator.translate import Translator
+from translator.writing import rejoined
+
+SOURCES = [source for source, _ in PAIRS[:12]]
+QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)
+
+
+@pytest.fixture
+def translator(trained_folder) -> Translator:
+    return Translator(trained_folder, device="cpu")
+
+
+def options(**changes: object):
+    return dataclasses.replace(QUICK, **changes)
+
+
+# Where a text is split
+
+
+@pytest.mark.parametrize("marked", [
+    "One. |Two! |Three?", "Mr. Smith met J. Doe. |They ate.", "It cost 3.50 euros. |Fine.", "no end", "",
+    'He said "Go." |Then he went.', "e.g. this one", "一つ。|二つ。|「三つ。」|四つ", "Wait... what? |Yes.",
+    "I like tea. |She likes coffee. |They drink water.", "i like tea. |she likes coffee.", "Thank you. |Good night.",
+    "Dr. Müller lives in Zürich.", "No. |I do.", "No. 5 is alive.", "See p. 12 for more. |Bye.", "It is 5 p.m. |Then we go.",
+    "The U.S. Army won. |He left.", "1. Open the box. |2. Close it.", "Am 12. Oktober kam er. |Dann ging er.",
+    "He is 25. |She is 30.", "Tom and I. |We went.", "Er sagte: „Komm!“ |Dann ging er.", '"Stop!" he said. |"Why?" she asked.',
+    "It's Mr. and Mrs. Jones. |Hi.", "क्या? |हाँ। |ठीक है।", "J. R. R. Tolkien wrote it. |I read it."])
+def test_sentences_end_where_a_reader_would_say(marked):
+    assert "|".join(split_sentences(marked.replace("|", ""))) == marked
+
+
+@given(st.text(alphabet="aB1 .!?。\n\"'”)…", max_size=60))
+def test_sentences_put_together_are_the_text(text):
+    assert "".join(split_sentences(text)) == text
+
+
+@given(st.text(alphabet="ab ,，東", max_size=60))
+def test_clauses_fit_and_put_together_are_the_text(text):
+    parts = split_clauses(text, lambda part: len(part) <= 10)
+    assert "".join(parts) == text
+    for part in parts:  # what does not fit has no place to break within its middle half
+        assert len(part) <= 10 or max(map(len, re.split("[ ，東]", part))) > len(part) / 2 - 2
+
+
+def test_clauses_are_split_at_commas_before_spaces():
+    text = "one two, three four five six seven eight nine ten, eleven twelve"
+    parts = split_clauses(text, lambda part: len(part.split()) <= 4)
+    assert parts == ["one two, ", "three four five six ", "seven eight nine ten, ", "eleven twelve"]
+
+
+def test_sentences_are_rejoined_as_their_script_has_it():
+    assert rejoined(["One.", "Two."]) == "One. Two."
+    assert rejoined(["一つ。", "二つ。"]) == "一つ。二つ。"
+    assert rejoined(["すごい!", "次。"]) == "すごい!次。"
+    assert rejoined(["", "One.", ""]) == "One."
+
+
+# How it is then translated
+
+
+def test_sentences_of_a_line_are_translated_one_by_one(translator):
+    together, alone = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], QUICK)
+    assert (together.sentences, alone.sentences) == (3, 1)
+    assert together.text == " ".join(translator(SOURCES[:3], QUICK))
+    [whole] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences="never"))
+    assert whole.sentences == 1
+    first, second, _ = (text.split() for text in translator(SOURCES[:3], QUICK))
+    meeting = options(banned=(f"{first[-1]} {second[0]}",), n_best=3)
+    bound, free = translator.translate([" ".join(SOURCES[:3]), SOURCES[0]], meeting)
+    assert "where two of them meet" in bound.refused
+    assert free.text == " ".join(first)
+
+
+def test_sentences_of_a_line_keep_n_best_lists_and_details(translator):
+    several = options(n_best=3)
+    [together], apart = translator.translate([" ".join(SOURCES[:3])], several), translator.translate(SOURCES[:3], several)
+    assert together.texts == tuple(" ".join(texts) for texts in zip(*(one.texts for one in apart), strict=True))
+    assert [h.log_probability for h in together.hypotheses] == pytest.approx(
+        [sum(one.hypotheses[rank].log_probability for one in apart) for rank in range(3)], abs=1e-4)
+    [told], of_each = translator.details_of([together]), translator.details_of(apart)
+    assert told.pieces == sum((details.pieces for details in of_each), ())
+    assert told.log_probabilities == pytest.approx(sum((details.log_probabilities for details in of_each), ()), abs=1e-4)
+    assert [target for _, target in told.alignment] == list(range(len(together.text.split())))
+    assert told.alignment[-1] == tuple(
+        last + sum(len(text.split()) for text in texts)
+        for last, texts in zip(of_each[2].alignment[-1], (SOURCES[:2], [one.text for one in apart[:2]]), strict=True))
+
+
+@pytest.mark.parametrize(("share", "longest", "choice", "count"), [
+    (None, None, "auto", 3), (0.09, 99, "auto", 3), (0.1, 99, "auto", 1), (0.1, 20, "auto", 3), (0.1, 99, "always", 3),
+    (None, 20, "never", 1)])
+def test_auto_splits_what_training_has_not_shown(translator, share, longest, choice, count):
+    translator.planner.trained_on = TrainingStatistics(longest, share)
+    [translation] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=choice))
+    assert translation.sentences == count
+
+
+def test_a_sentence_without_an_end_is_translated_in_parts(translator):
+    translator.planner.trained_on = TrainingStatistics(longest_source=12)
+    endless = " ".join(source.removesuffix(".") for source in SOURCES)
+    [translation] = translator.translate([endless], QUICK)
+    assert translation.sentences >= 4
+    assert max(len(source) for source, _ in translation.pairs) <= 24
+    assert len(translation.text.split()) > len(endless.split()) / 2
+    [in_position] = translator.translate([endless], options(max_source_tokens=9))
+    assert max(len(source) for source, _ in in_position.pairs) <= 9
+
+
+# What never comes back empty
+
+
+def test_a_word_never_comes_back_empty(translator, monkeypatch):
+    """Even by a model that would rather end at once; where that is allowed, the line is refused."""
+    [model] = translator.models
+    log_probabilities = model.log_probabilities
+
+    def ending(*args: object) -> torch.Tensor:
+        return log_probabilities(*args).index_fill(1, torch.tensor(EOS_ID), 0.0)
+
+    monkeypatch.setattr(model, "log_probabilities", ending)
+    for beam_size in (1, 4):
+        words = translator.translate(["houses", "two trees.", "She"], options(beam_size=beam_size))
+        assert any(word.text for word in words)
+        assert all(word.text or word.refused for word in words)
+        empty, blank = translator.translate(["house", " "], options(beam_size=beam_size, min_length=0))
+        assert empty.refused == "the model finds only an empty translation; not translated"
+        assert (blank.text, blank.refused) == ("", "")
+
+
+# What is said of a translation that lacks something
+
+
+@pytest.mark.parametrize(("source", "output", "lost"), [
+    ("It costs $25.50.", "Es kostet zwei505.5.", "25.50"), ("It costs $25.50.", "Es kostet 25,50 Dollar.", ""),
+    ("10,000 yen in 1970", "10.000 Yen 1977", "1970"), ("2 of 3", "zwei von drei", ""), ("12 and 12", "12", "12"),
+    ("no", "5", "")])
+def test_numbers_lost_are_named(source, output, lost):
+    assert lost_numbers(source, output) == (f"numbers that the translation lacks: {lost}" if lost else "")
+
+
+def test_an_output_far_shorter_than_its_source_is_said():
+    assert "18 tokens for 241" in short_output(241, 18, 1.1)
+    assert not any((short_output(241, 18, 0.1), short_output(9, 2, 1.1), short_output(10, 5, 1.1), short_output(241, 18, 0.0)))
+
+
+def test_warnings_are_said_by_line(script, trained_folder):
+    result = script("translate", f"run={trained_folder}", "device=cpu", stdin=b"She sees two houses.\nShe sees 1970 houses.\n")
+    assert result.returncode == 0
+    warned = [line for line in result.stderr.decode().splitlines() if "longest length" not in line]
+    assert warned == ["line 2: numbers that the translation lacks: 1970"]

@@ -73,6 +73,9 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
             pretrained = load_pretrained(str(folder.path) if folder.has_begun() else config.init, config)
         config = adopt(config, pretrained, named)
         say(f"start      the model and the vocabulary of {pretrained.source}")
+        if not {"optim", "experiment"} & {option.split(".")[0] for option in named}:
+            say(f"warning: init={config.init}: the default optimizer is meant for random weights, and its rate, "
+                f"{config.optim.lr:g}, unlearns much of a trained model. Use experiment=finetune, or choose optim")
     config = decide(lambda: settle(config, folder, device))
     fetch_default(config.data.path)
     tokenizers = None if pretrained is None else pretrained.tokenizers

@@ -300,9 +300,13 @@ def test_a_run_is_started_from_another(script: Script, run_folder, tmp_path):
     options = [
         f"init={run_folder}", f"runs={tmp_path}", "name=run", "data=files", f"data.train={pairs}", "data.holdout=10",
         f"data.cache={tmp_path / 'cache'}", "device=cpu", "precision=fp32", "train.max_epochs=null", "train.max_updates=2",
-        "optim.lr=1e-30", "model.dropout=0.2"]
+        "model.dropout=0.2"]
+    warned = script("train", *options, "name=warned", "train.max_updates=1")
+    assert b"unlearns much of a trained model. Use experiment=finetune" in warned.stderr
+    options.append("optim.lr=1e-30")
     result = script("train", *options)
     assert result.returncode == 0, result.stderr.decode()
+    assert b"experiment=finetune" not in result.stderr
     config = RunFolder(tmp_path / "run").load_config()
     assert (config.model.d_ff, config.model.dropout, config.init) == (48, 0.2, str(run_folder))
     runs = [Translator(run, device="cpu")(SOURCES, search_config()) for run in (tmp_path / "run", run_folder)]

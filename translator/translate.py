@@ -164,12 +164,12 @@ class Translator:
         if self.planner.language_trouble(tag):
             return []
         given = translation if isinstance(translation, Given) else Given(translation)
-        outputs = self._found(given)
-        plan = self.plan(Request(source), options) if len(outputs) > 1 else []
-        inputs = [] if isinstance(plan, str) else [unit.ids for unit in plan if unit != NOTHING]
-        if len(inputs) != len(outputs) or len(outputs) < 2:
-            inputs = self.source_tokenizer.encode([tag + text])
-            outputs = outputs if len(outputs) == 1 else self.target_tokenizer.encode([given.text])
+        inputs, outputs = self.source_tokenizer.encode([tag + text]), self._found(given)
+        if len(outputs) > 1:
+            plan = self.plan(Request(source), options)
+            inputs = [] if isinstance(plan, str) else [unit.ids for unit in plan if unit != NOTHING]
+        if len(inputs) != len(outputs):
+            inputs, outputs = self.source_tokenizer.encode([tag + text]), self.target_tokenizer.encode([given.text])
         fits = max(map(len, (*inputs, *outputs))) <= options.max_source_tokens
         return list(zip(inputs, outputs, strict=True)) if fits else []
 

@@ -271,6 +271,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "scored.tsv").write_text("en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30)
     (folder / "twice.tsv").write_text("en\tde\ten\n" + "A dog.\tEin Hund.\tA cat.\n" * 30)
     (folder / "numbers.jsonl").write_text('{"en": 1, "de": 2}\n' * 30)
+    (folder / "mixed.jsonl").write_text('{"en": 1, "de": "a"}\n{"en": "", "de": "a"}\n' * 15)
     (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
     (folder / "latin.txt").write_bytes("en\tde\na\tb\ncafé\tc\n".encode("latin-1"))
     (folder / "parted.tsv").write_bytes(b"en\tde\na\tb\nc\rd\te\n")
@@ -339,7 +340,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
     "only numbers": ({"train": "numbers.jsonl"}, ["numbers.jsonl", "source column", "numbers (int64)"]),
-    "no text": ({"train": "blank.tsv"}, ["too few"]),
+    "no text": ({"train": "blank.tsv"}, ["0 of 30 rows are clean pairs (30 empty)", "too few"]),
+    "some numbers": ({"train": "mixed.jsonl"}, ["0 of 30 rows are clean pairs", "15 missing or not text", "15 empty"]),
     "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 clean pairs", "data.validation", "data.overlap=source"]),
     "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
     "nothing left": (
@@ -443,6 +445,32 @@ def test_causes_and_their_examples(tmp_path):
     assert said.splitlines()[0].startswith("train      192 of 201 pairs; dropped: ")
     for cause, count in counts["dropped"].items():
         assert f"{count} {cause}" in said
+    assert counts["copied"] == {"count": 1, "examples": [["Tom", "Tom"]]}
+
+
+def test_copied_sources_are_counted_dropped_or_not(tmp_path):
+    copies = [(f"Copy {n}.", f"COPY  {n}.") for n in range(30)]
+    long = ("x" * 201, "x" * 201)  # dropped
+    files = {name: str(json_lines(tmp_path / f"{name}.jsonl", flat_rows(rows))) for name, rows in {
+        "train": [*PAIRS, *copies, copies[0], long], "test": [*PAIRS[:9], ("Same", "Same"), ("", "")]}.items()}
+    report = prepared(tmp_path / "cache", **files).report
+    copied = {split: counts["copied"] for split, counts in report["splits"].items()}
+    assert copied["train"]["count"] + copied["validation"]["count"] == len(copies) + 2
+    assert [*map(str.split, copied["train"]["examples"][0])] == [["Copy", "0."], ["COPY", "0."]]
+    assert len(copied["train"]["examples"]) == EXAMPLES
+    assert copied["test"] == {"count": 1, "examples": [["Same", "Same"]]}
+    train, _, test = describe(report).splitlines()
+    assert f"; {copied['train']['count']} targets copy their source" in train
+    assert "1 targets copy their source" in test
+    assert "copy" not in describe(prepared(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS))).report)
+
+
+@pytest.mark.parametrize(("row", "cause"), [
+    ("a\t", "empty"), ("a\t" + "b" * 201, "too long"), ("a\t" + "b" * 60, "length ratio")])
+def test_rows_too_bad_to_cut_from_are_told_by_cause(tmp_path, row, cause):
+    (tmp_path / "train.tsv").write_text("en\tde\n" + f"{row}\n" * 500)
+    with pytest.raises(UserError, match=rf"0 of 500 rows are clean pairs \(500 {cause}\), too few to cut a test split"):
+        prepared(tmp_path / "cache", train=f"{tmp_path}/train.tsv")
 
 
 def test_the_tag_of_a_language_counts_as_no_text_of_the_source(tmp_path):

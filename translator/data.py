@@ -115,6 +115,8 @@ def describe_counts(counts: dict[str, Any]) -> str:
     causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
     parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
     unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
+    copied = counts["copied"]["count"]
+    parts.append(f"{copied:,} targets copy their source" if copied else "")
     parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
     return "; ".join(filter(None, parts))
 
@@ -160,8 +162,8 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
     _write(folder / "train.arrow", TEXT, cleaned)
     if not counts["train"].kept:
-        causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["train"].dropped.items())
-        raise UserError(f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {causes}")
+        raise UserError(
+            f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {counts['train'].causes()}")
     digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
     _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}, "digests": digests})
 

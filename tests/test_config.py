@@ -63,7 +63,8 @@ def test_every_option_is_explained_once_above_its_default(group):
 @pytest.mark.parametrize(("override", "named"), [
     ("data.holdout=0", "data.holdout"), ("data.max_ratio=0.5", "data.max_ratio"), ("data.target=en", "data.source"),
     ("data.limit=0", "data.limit"), ("data.train=7", "data.train"), ("data.train=null", "data.train"),
-    ("data.train=[]", "data.train"), ("data.path=''", "data.path"), ("data.cache=''", "data.cache"), ("optim.lr=.inf", "optim.lr"), ("optim.lr=.nan", "optim.lr"),
+    ("data.train=[]", "data.train"), ("data.path=''", "data.path"), ("data.cache=''", "data.cache"),
+    ("optim.lr=.inf", "optim.lr"), ("optim.lr=.nan", "optim.lr"),
     (f"optim.lr={10**400}", "optim.lr"),
     ("tokenizer.vocab_size=1e4", "tokenizer.vocab_size"), ("tokenizer.model_type=wordpiece", "tokenizer.model_type"),
     ("tokenizer.sampling=2", "tokenizer.sampling"), ("tokenizer.joint=maybe", "tokenizer.joint"),

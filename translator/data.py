@@ -140,7 +140,8 @@ def _clean_splits(config: DataConfig) -> Path:
 def _write_splits(config: DataConfig, folder: Path) -> None:
     """Write train.arrow, validation.arrow and test.arrow, with no sentence of either side in train and in another."""
     counts = {split: Counts() for split in SPLITS}
-    rows = {split: read(config, split) for split in SPLITS}
+    scratch = dataclasses.replace(config, cache=str(folder))  # what a killed start leaves there goes with the folder
+    rows = {split: read(scratch, split) for split in SPLITS}
     train = rows["train"]
     assert train is not None  # DataConfig requires it
     if config.window is not None:
@@ -301,7 +302,7 @@ def _cached(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-            files = sorted(partial.iterdir())
+            files = sorted(filter(Path.is_file, partial.iterdir()))
             (partial / SUMS).write_text("".join(f"{sha256_of(file)}  {file.name}\n" for file in files))
             for file in (*files, partial / SUMS):
                 sync(file)

@@ -460,9 +460,9 @@ def test_copied_sources_are_counted_dropped_or_not(tmp_path):
     assert len(copied["train"]["examples"]) == EXAMPLES
     assert copied["test"] == {"count": 1, "examples": [["Same", "Same"]]}
     train, _, test = describe(report).splitlines()
-    assert f"; {copied['train']['count']} targets copy their source" in train
-    assert "1 targets copy their source" in test
-    assert "copy" not in describe(prepared(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS))).report)
+    assert f"; {copied['train']['count']} copied from the source" in train
+    assert "1 copied from the source" in test
+    assert "copied" not in describe(prepared(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS))).report)
 
 
 @pytest.mark.parametrize(("row", "cause"), [
@@ -697,6 +697,7 @@ def test_a_local_folder_is_never_read_from_a_cache(tmp_path, card, window):
     (tmp_path / "one" / "train.tsv").write_bytes(bytes(range(256)) * 40)
     with pytest.raises(UserError, match="train.tsv:2: not UTF-8"):
         rows(tmp_path / "one")
+    assert not list(Path(datasets.config.HF_DATASETS_CACHE).iterdir())
 
 
 def test_a_card_with_other_numbers_of_rows_is_told(tmp_path, capsys):
@@ -720,6 +721,21 @@ def test_only_changed_content_misses_the_cache(tmp_path, kind, change):
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + (change == "time") * 10_000_000))
     assert (pairs_of(load_split(options, "train")) == before) == (change == "time")
     assert len(list((tmp_path / "cache").glob("__text-*"))) == 1 + (change == "content")
+
+
+def test_a_saved_dataset_that_changed_misses_the_cache(tmp_path):
+    saved = tmp_path / "saved"
+    options = config(tmp_path / "cache", path=str(saved), train="train")
+    read_before = set[str]()
+    for subject in ("She", "Eve"):  # of the same size
+        shutil.rmtree(saved, ignore_errors=True)
+        rows = flat_rows([(source.replace("She", subject), target) for source, target in PAIRS])
+        datasets.Dataset.from_list(rows).save_to_disk(saved)
+        for file in saved.iterdir():
+            os.utime(file, ns=(0, 0))
+        texts = set(load_split(options, "train")["source"])
+        assert texts != read_before
+        read_before = texts
 
 
 def test_data_that_change_while_read_are_refused(tmp_path, monkeypatch):

@@ -116,7 +116,7 @@ def describe_counts(counts: dict[str, Any]) -> str:
     parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
     unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
     copied = counts["copied"]["count"]
-    parts.append(f"{copied:,} targets copy their source" if copied else "")
+    parts.append(f"{copied:,} copied from the source" if copied else "")
     parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
     return "; ".join(filter(None, parts))
 

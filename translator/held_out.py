@@ -40,7 +40,7 @@ def data_of(folder: RunFolder) -> DataConfig:
     data = folder.load_config().data
     place = Path(data.cache).resolve()
     if place.is_dir():
-        allowed = not any(place.iterdir()) or any(place.glob(".__*.lock"))  # what a cache holds from its first use on
+        allowed = not any(place.iterdir()) or any(place.glob("*__t*-*"))  # what a cache holds from its first use on
     else:
         allowed = not place.exists() and place.is_relative_to(Path.cwd())
     if not allowed:

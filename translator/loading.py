@@ -150,7 +150,7 @@ def _load_local(config: DataConfig, path: str, split: str, streaming: bool, **op
     path: a folder, or the name of the reader of `data_files`. It is read anew each time: the cache of `datasets` knows a
     file by its name and time, or by what a card says of it, and would return rows that it no longer holds.
     """
-    with folder_in_cache(config) as scratch:
+    with tempfile.TemporaryDirectory() if streaming else folder_in_cache(config) as scratch:  # a stream writes next to nothing
         builder = _builder(path, scratch, **options)
         reader = builder.config
         for name, value in _as_they_stand(reader).items():
@@ -240,7 +240,7 @@ def telling(where: str, file: Path | None = None) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in the words of the innermost cause."""
+    """Return what went wrong, in the words of the innermost cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     words = one_line(str(error))

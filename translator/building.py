@@ -41,7 +41,8 @@ def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None
     own = "data.train" if path is None else "data.path"
     if preset != "files" and own not in named_options(overrides):
         return preset
-    place = Path(path or (train if isinstance(train, str) else next(iter(train or ()), "/"))).absolute()
+    files = [train] if isinstance(train, str) or not isinstance(train, Sequence) else train  # `build` refuses other types
+    place = Path(str(path or next(iter(files), None) or "/")).absolute()
     part = place.name
     if path is None:
         part = Path(part.removesuffix(".gz")).stem
@@ -49,7 +50,12 @@ def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None
     return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part).strip("-.")[:MOST_OF_NAME])))
 
 
-OmegaConf.register_new_resolver("corpus", corpus_name, replace=True)  # for conf/train.yaml
+def run_name(data: DictConfig, choices: DictConfig, overrides: Iterable[str]) -> str:
+    """Return the default name of a run, for conf/train.yaml: its data, languages and model, by their presets."""
+    return f"{corpus_name(choices.data, data.path, data.train, overrides)}-{data.source}-{data.target}-{choices.model}"
+
+
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def read_yaml(path: Path) -> Any:

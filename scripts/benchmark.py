@@ -34,6 +34,7 @@ from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
 from translator.device import DecodingPrecision, resolve_device, resolve_precision
 from translator.errors import UserError, one_line_errors
+from translator.held_out import data_of
 from translator.run_folder import RunFolder
 from translator.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
 from translator.tatoeba import fetch_default
@@ -134,11 +135,11 @@ def decode(device: torch.device, search: SearchConfig, options: argparse.Namespa
     """The figures of translating the first test sentences of a trained run, by precision."""
     measured = dataclasses.replace(search.plain(max(BEAM_SIZES)), shortlist=search.shortlist)
     search.require_like(measured, "what is measured is plain search, greedy and with beam 5")
-    config = RunFolder(options.run).load_config()
+    data = data_of(RunFolder(options.run))
     precisions = options.decode_in or precisions_on(device)
     jobs = {name: Job((str(options.run),), device.type, name, search, details=False) for name in precisions}
     jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
-    sources = list(load_split(config.data, "test")["source"])[: options.sentences]
+    sources = list(load_split(data, "test")["source"])[: options.sentences]
     say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
     by_precision: dict[str, object] = {}
     for name, job in jobs.items():
@@ -152,7 +153,7 @@ def decode_side_by_side(device: torch.device, search: SearchConfig, options: arg
     """The figures of translating the first test sentences of a trained run here and by other programs."""
     if device.type not in SETTINGS:
         raise UserError(f"--beside: the others do not run on {device.type}; give device=cpu")
-    test = load_split(RunFolder(options.run).load_config().data, "test")[: options.sentences]
+    test = load_split(data_of(RunFolder(options.run)), "test")[: options.sentences]
     say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
     figures = measure_side_by_side(
         options.run, list(test["source"]), list(test["target"]), search, device=device.type,

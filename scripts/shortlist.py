@@ -9,6 +9,7 @@ from translator.building import from_hydra
 from translator.commands import ShortlistConfig
 from translator.data import prepare
 from translator.errors import UserError, one_line_errors
+from translator.held_out import data_of
 from translator.run_folder import RunFolder, chosen_runs
 from translator.shortlist_learning import learn_shortlist
 
@@ -25,7 +26,7 @@ def main(composed: DictConfig) -> None:
             f"{run}: its data_report.json has no training data, as that of an imported model; fine-tune it with init= first")
     of_its_own = config.init is None  # then the cache has what its training read
     corpus = prepare(
-        config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if of_its_own else tokenizers)
+        data_of(folder), config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if of_its_own else tokenizers)
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
     folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=config.tokenizer.joint))

@@ -7,9 +7,13 @@ import re
 from typing import get_type_hints
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conftest import ROOT, composed, run_config
-from translator.building import build, from_hydra, read_yaml, to_yaml
+from translator.building import build, corpus_name, from_hydra, read_yaml, to_yaml
 from translator.commands import EvaluateConfig, ExportConfig, PlotAttentionConfig, ReportConfig, ServeConfig, TranslateConfig
 from translator.config import ModelConfig, RunConfig
 from translator.errors import UserError
@@ -63,7 +67,8 @@ def test_every_option_is_explained_once_above_its_default(group):
 @pytest.mark.parametrize(("override", "named"), [
     ("data.holdout=0", "data.holdout"), ("data.max_ratio=0.5", "data.max_ratio"), ("data.target=en", "data.source"),
     ("data.limit=0", "data.limit"), ("data.train=7", "data.train"), ("data.train=null", "data.train"),
-    ("data.train=[]", "data.train"), ("optim.lr=.inf", "optim.lr"), ("optim.lr=.nan", "optim.lr"),
+    ("data.train=[]", "data.train"), ("data.path=''", "data.path"), ("data.cache=''", "data.cache"),
+    ("optim.lr=.inf", "optim.lr"), ("optim.lr=.nan", "optim.lr"),
     (f"optim.lr={10**400}", "optim.lr"),
     ("tokenizer.vocab_size=1e4", "tokenizer.vocab_size"), ("tokenizer.model_type=wordpiece", "tokenizer.model_type"),
     ("tokenizer.sampling=2", "tokenizer.sampling"), ("tokenizer.joint=maybe", "tokenizer.joint"),
@@ -178,3 +183,29 @@ def test_windows_layer_by_layer():
     model = run_config("model=tiny", "model.encoder_window=[3,null,5,null]", "model.decoder_window=7").model
     assert model.windows("encoder") == (3, None, 5, None)
     assert model.windows("decoder") == (7, 7, 7, 7)
+
+
+def default_name(*overrides: str) -> str:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("train", overrides=list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(composed)
+        return composed.name
+
+
+@pytest.mark.parametrize(("overrides", "name"), [
+    ([], "tatoeba"), (["data=multi30k"], "multi30k"), (["data=multi30k", "data.train='train[:10%]'"], "multi30k"),
+    (["data=files", "data.train=/x/my pairs.tsv.gz"], "files-my-pairs"),
+    (["data=files", "data.train=[news/train.en,news/train.de]"], "files-news"),
+    (["data=files", "data.path=me/news_v1.2", "data.train=train"], "files-news_v1.2"),
+    (["data.path=me/other"], "tatoeba-other"), (["data.path=null", "data.train='größe:*?<>|.csv'"], "tatoeba-größe"),
+    (["data=files", "data.train='....tsv'"], "files"), (["data=files"], "files"),
+    (["data=files", f"data.train='{'é' * 400}.tsv'"], "files-" + "é" * 40)])
+def test_a_run_is_named_by_its_data(overrides, name):
+    assert default_name(*overrides) == f"{name}-en-de-small"
+
+
+@given(st.text(min_size=1))
+def test_any_file_gives_a_valid_name(train):
+    name = corpus_name("files", None, train, [])
+    assert re.fullmatch(r"files(-[\w.-]{1,40})?", name)
+    assert not name.endswith("-")

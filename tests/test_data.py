@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ from translator.config import DataConfig
 from translator.data import TOO_LONG, Corpus, describe, load_split, prepare
 from translator.errors import UserError
 from translator.identity import identity
-from translator.sources import SPLITS, hub_id, read, windows
+from translator.loading import hub_id
+from translator.sources import SPLITS, read, windows
 from translator.tokenizer import EOS_ID
 
 TRICKY = [
@@ -161,20 +164,34 @@ def test_paired_text_reads_the_same_rows(tmp_path, suffix, newline):
     assert pairs_of(read(config(tmp_path, train=list(map(str, names))), "train")) == TRICKY
 
 
+def csv_with(folder: Path, text: str, window: int | None) -> DataConfig:
+    """A CSV file of 200 rows that holds a row of text, or more, in lines 2 and 102, read whole or in windows."""
+    end = text[-1]
+    rows = "".join(f"Dog {n}.,Hund {n}.,{end}" for n in range(99))
+    (folder / "pairs.csv").write_bytes(f"en,de,note{end}{text}{rows}{text}{rows}".encode())
+    held_out = str(write_pairs(folder / "held.tsv", PAIRS))
+    return config(folder / "cache", train=f"{folder}/pairs.csv", window=window, validation=held_out, test=held_out)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("text", "line", "begun"), [
+    ('"Hello, he said to me,"Hallo, sagte er zu mir\n', 2, 2), ('"A dog" ,Ein Hund,\n', 2, 2), ('"A dog,Ein Hund,\n', 102, 2),
+    ('A dog,Ein Hund,"fine\n', 102, 2), ('"A dog,Ein Hund,\r', 102, 2), ('"A dog,Ein Hund\nA dog,Ein "\n', 3, 2)])
+def test_ambiguous_quotation_marks_are_refused(tmp_path, text, line, begun, window):
+    with pytest.raises(UserError, match=rf"pairs.csv:{line}: .*quotation mark") as caught:
+        read(csv_with(tmp_path, text, window), "train")
+    assert (f"begins in line {begun}" in str(caught.value)) == (line != begun)
+
+
 @pytest.mark.parametrize("window", [None, 50])
 @pytest.mark.parametrize(("text", "warned"), [
-    ('A "dog",Ein Hund,\n', False), ('"A dog,Ein Hund,\n', True), ('A dog,Ein Hund,"fine\n', True),
-    ('"A dog,Ein Hund,\r', True)])
-def test_rows_that_an_unclosed_quotation_mark_swallows_are_told_of(tmp_path, capsys, text, warned, window):
-    file, end = tmp_path / "pairs.csv", text[-1]
-    rows = "".join(f"Dog {n}.,Hund {n}.,{end}" for n in range(99))
-    file.write_bytes(f"en,de,note{end}{text}{rows}{text}{rows}".encode())
-    held_out = str(write_pairs(tmp_path / "held.tsv", PAIRS))
-    options = config(tmp_path / "cache", train=str(file), window=window, validation=held_out, test=held_out)
-    for _ in range(2):  # and once
-        pairs = read(options, "train")
-    assert len(pairs) < 200 or not warned
-    assert capsys.readouterr().err.count("pairs.csv: some cells hold line breaks") == warned
+    ('A "dog",Ein Hund,\n', False), ('"A ""dog""",Ein Hund,\n', False), ('"A, dog","Ein, Hund",""\n', False),
+    ('"A\ndog","Ein\n""Hund""",\n', True)])
+def test_plain_quotation_marks_are_read_and_line_breaks_told(tmp_path, capsys, text, warned, window):
+    options = csv_with(tmp_path, text, window)
+    assert sum(map(len, islice(windows(options), 4)) if window else [len(read(options, "train"))]) == 200
+    read(options, "train")
+    assert capsys.readouterr().err.count("pairs.csv: some cells hold line breaks") == warned  # once
 
 
 def test_rows_may_end_as_on_old_macs(tmp_path):
@@ -254,6 +271,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "scored.tsv").write_text("en\tde\n" + "A dog.\tEin Hund.\t0.93\n" * 30)
     (folder / "twice.tsv").write_text("en\tde\ten\n" + "A dog.\tEin Hund.\tA cat.\n" * 30)
     (folder / "numbers.jsonl").write_text('{"en": 1, "de": 2}\n' * 30)
+    (folder / "mixed.jsonl").write_text('{"en": 1, "de": "a"}\n{"en": "", "de": "a"}\n' * 15)
     (folder / "nested.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n')
     (folder / "latin.txt").write_bytes("en\tde\na\tb\ncafé\tc\n".encode("latin-1"))
     (folder / "parted.tsv").write_bytes(b"en\tde\na\tb\nc\rd\te\n")
@@ -262,6 +280,15 @@ def make_bad_files(folder: Path) -> None:
     (folder / "same.tsv").write_text("en\tde\n" + "".join(f"A dog.\tEin Hund {i}.\n" for i in range(60)))
     (folder / "three.txt").write_text("a\nb\nc\n")
     (folder / "two.txt").write_text("a\nb\n")
+    repeated = pa.table([["a"], ["b"], ["c"]], names=["en", "de", "en"])
+    for name in ("repeated.parquet", "packed.tsv", "packed.jsonl"):
+        pq.write_table(repeated, folder / name)
+    with zipfile.ZipFile(folder / "zipped.csv", "w") as archive:
+        archive.write(folder / "good.tsv")
+    shutil.copy(folder / "zipped.csv", folder / "zipped.txt")
+    shutil.copy(folder / "good.tsv", folder / "text.parquet")
+    for name, separator in (("headless.tsv", "\t"), ("headless.csv", ",")):
+        (folder / name).write_text("".join(f"{s}{separator}{t}\n" for s, t in PAIRS))
     (folder / "folder").mkdir()
     json_lines(folder / "folder" / "train.jsonl", flat_rows(PAIRS))
     for name in ("scored", "parted"):
@@ -302,10 +329,19 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"path": "scored-folder", "train": "train"}, ["scored-folder", "more cells than its header"]),
     "a line that would be two, in a folder": ({"path": "parted-folder", "train": "train"}, ["train.tsv:3", "carriage return"]),
     "a row of nothing, in a folder": ({"path": "null-folder", "train": "train"}, ["train.jsonl", "row 1 is null"]),
+    "Parquet as TSV": ({"train": "packed.tsv"}, ["packed.tsv: is Parquet"]),
+    "Parquet as JSON Lines": ({"train": "packed.jsonl"}, ["packed.jsonl: is Parquet"]),
+    "a zip archive as CSV": ({"train": "zipped.csv"}, ["zipped.csv: is a .zip archive"]),
+    "a zip archive as text": ({"train": ["zipped.txt", "two.txt"]}, ["zipped.txt: is a .zip archive"]),
+    "text as Parquet": ({"train": "text.parquet"}, ["text.parquet: is no Parquet file", "holds text"]),
+    "a Parquet column twice": ({"train": "repeated.parquet"}, ["repeated.parquet", "several columns named en"]),
+    "no header, TSV": ({"train": "headless.tsv"}, ["names neither en nor de", " | Sie sieht zwei Häuser.", "add a header"]),
+    "no header, CSV": ({"train": "headless.csv"}, ["names neither en nor de", " | Sie sieht zwei Häuser.", "add a header"]),
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
-    "only numbers": ({"train": "numbers.jsonl"}, ["too few"]),
-    "no text": ({"train": "blank.tsv"}, ["too few"]),
+    "only numbers": ({"train": "numbers.jsonl"}, ["numbers.jsonl", "source column", "numbers (int64)"]),
+    "no text": ({"train": "blank.tsv"}, ["0 of 30 rows are clean pairs (30 empty)", "too few"]),
+    "some numbers": ({"train": "mixed.jsonl"}, ["0 of 30 rows are clean pairs", "15 missing or not text", "15 empty"]),
     "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 clean pairs", "data.validation", "data.overlap=source"]),
     "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
     "nothing left": (
@@ -409,6 +445,32 @@ def test_causes_and_their_examples(tmp_path):
     assert said.splitlines()[0].startswith("train      192 of 201 pairs; dropped: ")
     for cause, count in counts["dropped"].items():
         assert f"{count} {cause}" in said
+    assert counts["copied"] == {"count": 1, "examples": [["Tom", "Tom"]]}
+
+
+def test_copied_sources_are_counted_dropped_or_not(tmp_path):
+    copies = [(f"Copy {n}.", f"COPY  {n}.") for n in range(30)]
+    long = ("x" * 201, "x" * 201)  # dropped
+    files = {name: str(json_lines(tmp_path / f"{name}.jsonl", flat_rows(rows))) for name, rows in {
+        "train": [*PAIRS, *copies, copies[0], long], "test": [*PAIRS[:9], ("Same", "Same"), ("", "")]}.items()}
+    report = prepared(tmp_path / "cache", **files).report
+    copied = {split: counts["copied"] for split, counts in report["splits"].items()}
+    assert copied["train"]["count"] + copied["validation"]["count"] == len(copies) + 2
+    assert [*map(str.split, copied["train"]["examples"][0])] == [["Copy", "0."], ["COPY", "0."]]
+    assert len(copied["train"]["examples"]) == EXAMPLES
+    assert copied["test"] == {"count": 1, "examples": [["Same", "Same"]]}
+    train, _, test = describe(report).splitlines()
+    assert f"; {copied['train']['count']} copied from the source" in train
+    assert "1 copied from the source" in test
+    assert "copied" not in describe(prepared(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS))).report)
+
+
+@pytest.mark.parametrize(("row", "cause"), [
+    ("a\t", "empty"), ("a\t" + "b" * 201, "too long"), ("a\t" + "b" * 60, "length ratio")])
+def test_rows_too_bad_to_cut_from_are_told_by_cause(tmp_path, row, cause):
+    (tmp_path / "train.tsv").write_text("en\tde\n" + f"{row}\n" * 500)
+    with pytest.raises(UserError, match=rf"0 of 500 rows are clean pairs \(500 {cause}\), too few to cut a test split"):
+        prepared(tmp_path / "cache", train=f"{tmp_path}/train.tsv")
 
 
 def test_the_tag_of_a_language_counts_as_no_text_of_the_source(tmp_path):
@@ -558,14 +620,21 @@ def test_a_cache_within_the_data_is_no_part_of_them(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("file", ["report.json", "train.arrow", "validation.arrow"])
 @pytest.mark.parametrize("kind", ["text", "tokens"])
-@pytest.mark.parametrize("length", [0, 100])
-def test_a_damaged_cache_is_named(tmp_path, kind, file, length):
+@pytest.mark.parametrize("damage", [0, 100, "a bit", "64 bytes"])
+def test_a_damaged_cache_is_named(tmp_path, kind, file, damage):
     options = {"train": str(write_pairs(tmp_path / "train.tsv", PAIRS))}
     prepared(tmp_path / "cache", **options)
     [folder] = (tmp_path / "cache").glob(f"__{kind}-*")
     for tokens in (tmp_path / "cache").glob("__tokens-*" if kind == "text" else "none"):
         shutil.rmtree(tokens)
-    os.truncate(folder / file, length)
+    if isinstance(damage, int):
+        os.truncate(folder / file, damage)
+    else:
+        content = bytearray((folder / file).read_bytes())
+        middle = len(content) // 2
+        content[middle:middle + 64] = b"\xff" * 64 if damage == "64 bytes" else bytes([content[middle] ^ 1]) + content[
+            middle + 1:middle + 64]
+        (folder / file).write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f"{folder}: damaged")):
         prepared(tmp_path / "cache", **options)
     shutil.rmtree(folder)
@@ -603,17 +672,90 @@ def test_another_tokenizer_or_token_limit_misses_half_of_the_cache(tmp_path, mon
     assert done == ["_tokenise"] * (len(TOKENIZER_CHANGES) + 1)
 
 
-@pytest.mark.parametrize("touch", ["content", "time"])
-def test_a_file_that_changed_misses_the_cache(tmp_path, touch):
-    file = write_pairs(tmp_path / "a.tsv", PAIRS)
-    options = config(tmp_path / "cache", train=str(file))
+CARD = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {}\n---\n"
+
+
+def write_folder(folder: Path, pairs: list[tuple[str, str]], card: str = CARD.format("train.tsv")) -> Path:
+    folder.mkdir(exist_ok=True)
+    if card:
+        (folder / "README.md").write_text(card)
+    return write_pairs(folder / "train.tsv", pairs)
+
+
+@pytest.mark.parametrize("window", [None, 1000])
+@pytest.mark.parametrize("card", [CARD.format("train.tsv"), ""])
+def test_a_local_folder_is_never_read_from_a_cache(tmp_path, card, window):
+    def rows(folder: Path) -> list[tuple[str, str]]:
+        options = config(tmp_path / "cache", path=str(folder), train="train", window=window, validation="v", test="t")
+        return pairs_of(read(options, "train"))
+
+    for pairs in (PAIRS[:100], PAIRS):
+        write_folder(tmp_path / "one", pairs, card)
+        assert rows(tmp_path / "one") == pairs
+    write_folder(tmp_path / "two", PAIRS[:50], card)
+    assert rows(tmp_path / "two") == PAIRS[:50]
+    (tmp_path / "one" / "train.tsv").write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(UserError, match="train.tsv:2: not UTF-8"):
+        rows(tmp_path / "one")
+    assert not list(Path(datasets.config.HF_DATASETS_CACHE).iterdir())
+
+
+def test_a_card_with_other_numbers_of_rows_is_told(tmp_path, capsys):
+    card = CARD.format("train.tsv")[:-4] + (
+        "dataset_info:\n  features:\n  - name: en\n    dtype: string\n  - name: de\n    dtype: string\n"
+        "  splits:\n  - name: train\n    num_bytes: 9\n    num_examples: 160\n---\n")
+    write_folder(tmp_path / "data", PAIRS, card)
+    assert pairs_of(read(config(tmp_path / "cache", path=f"{tmp_path}/data", train="train"), "train")) == PAIRS
+    assert "train has 160 rows; it has 192" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["content", "time"])
+@pytest.mark.parametrize("kind", ["file", "folder", "card"])
+def test_only_changed_content_misses_the_cache(tmp_path, kind, change):
+    file = write_folder(tmp_path / "data", PAIRS, CARD.format("train.tsv") if kind == "card" else "")
+    named = {"train": str(file)} if kind == "file" else {"path": f"{tmp_path}/data", "train": "train"}
+    options = config(tmp_path / "cache", **named)
     before = pairs_of(load_split(options, "train"))
-    after = [(s.replace("She", "Eve"), t) for s, t in PAIRS]  # the same size
     stat = file.stat()
-    write_pairs(file, after if touch == "content" else PAIRS)
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10_000_000))
-    assert (pairs_of(load_split(options, "train")) == before) == (touch == "time")
-    assert len(list((tmp_path / "cache").glob("__text-*"))) == 2
+    write_pairs(file, [(s.replace("She", "Eve"), t) for s, t in PAIRS] if change == "content" else PAIRS)  # the same size
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + (change == "time") * 10_000_000))
+    assert (pairs_of(load_split(options, "train")) == before) == (change == "time")
+    assert len(list((tmp_path / "cache").glob("__text-*"))) == 1 + (change == "content")
+
+
+def test_a_saved_dataset_that_changed_misses_the_cache(tmp_path):
+    saved = tmp_path / "saved"
+    options = config(tmp_path / "cache", path=str(saved), train="train")
+    read_before = set[str]()
+    for subject in ("She", "Eve"):  # of the same size
+        shutil.rmtree(saved, ignore_errors=True)
+        rows = flat_rows([(source.replace("She", subject), target) for source, target in PAIRS])
+        datasets.Dataset.from_list(rows).save_to_disk(saved)
+        for file in saved.iterdir():
+            os.utime(file, ns=(0, 0))
+        texts = set(load_split(options, "train")["source"])
+        assert texts != read_before
+        read_before = texts
+
+
+def test_data_that_change_while_read_are_refused(tmp_path, monkeypatch):
+    file = write_pairs(tmp_path / "a.tsv", PAIRS[:100])
+    monkeypatch.setattr(data, "read", lambda *args: (read(*args), write_pairs(file, PAIRS))[0])
+    with pytest.raises(UserError, match="changed while they were read"):
+        load_split(config(tmp_path / "cache", train=str(file)), "train")
+    assert not list((tmp_path / "cache").glob("__*"))
+
+
+@pytest.mark.parametrize("place", ["../elsewhere/train.tsv", "{}/elsewhere/train.tsv", "../else*/*"])
+@pytest.mark.parametrize("window", [None, 10])
+def test_a_card_names_no_files_outside_of_its_folder(tmp_path, place, window):
+    write_folder(tmp_path / "elsewhere", PAIRS)
+    write_folder(tmp_path / "data", PAIRS, CARD.format(place.format(tmp_path)))
+    options = config(
+        tmp_path / "cache", path=f"{tmp_path}/data", train="train", window=window, validation="train", test="train")
+    for attempt in (read, load_split):
+        with pytest.raises(UserError, match=r"elsewhere/train.tsv, which lies outside"):
+            attempt(options, "train")
 
 
 def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):

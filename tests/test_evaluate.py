@@ -16,7 +16,7 @@ from translator.building import to_yaml
 from translator.data import prepare
 from translator.errors import UserError
 from translator.evaluate import compare, describe, describe_comparison, evaluate
-from translator.held_out import held_out, warn_of_learned
+from translator.held_out import data_of, held_out, warn_of_learned
 from translator.run_folder import RunFolder
 from translator.translate import Translator
 
@@ -127,8 +127,10 @@ def test_files_that_do_not_fit_are_one_line(script, run_folder, files, content, 
 
 
 def with_data(run_folder: Path, copy: Path, **changes: object) -> Path:
-    """A copy of the run that was trained on other data."""
+    """A copy of the run that was trained on other data, with a cache that is here."""
     shutil.copytree(run_folder, copy)
+    if "cache" in changes:
+        Path(str(changes["cache"])).mkdir(exist_ok=True)
     config = RunFolder(copy).load_config()
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
     (copy / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
@@ -145,6 +147,27 @@ def test_a_split_of_the_run_s_own_data(script, run_folder, tmp_path):
     assert (written / "source.txt").read_text(encoding="utf-8").splitlines() == [source for source, _ in PAIRS[60:80]]
     assert (written / "reference.txt").read_text(encoding="utf-8").splitlines() == [target for _, target in PAIRS[60:80]]
     assert result.stdout.decode().splitlines()[-1].endswith(str(written))
+
+
+@pytest.mark.parametrize("kind", ["missing", "files", "through a link"])
+def test_a_run_does_not_choose_where_data_are_cached(run_folder, tmp_path, monkeypatch, kind):
+    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    run = with_data(run_folder, tmp_path / "work" / "run", path=None, train=str(pairs))
+    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "notes.txt").touch()
+    (run / "link").symlink_to(tmp_path / "home")
+    place = {"missing": tmp_path / "new", "files": tmp_path / "home", "through a link": Path("run/link/new")}[kind]
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("cache: data/cache", f"cache: {place}"))
+    before = sorted(tmp_path.rglob("*"))
+    for ask in (lambda: held_out(RunFolder(run), "test", None), lambda: data_of(RunFolder(run))):
+        with pytest.raises(UserError, match=rf"config.yaml: data.cache={place}: is no data cache"):
+            ask()
+    assert sorted(tmp_path.rglob("*")) == before
+    (run / "config.yaml").write_text(config)  # data/cache, which is missing here
+    assert len(held_out(RunFolder(run), "test", None)[0]) == len(PAIRS) // 10
+    assert data_of(RunFolder(run)).cache == "data/cache"  # now it is one
 
 
 @pytest.mark.parametrize("cut", [True, False])

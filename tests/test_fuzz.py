@@ -398,7 +398,9 @@ def test_any_values_are_options_or_a_users_mistake(values):
 
 POSITIVE = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 WORDED = {
-    "data": {"path": ANY_TEXT, "folder": ANY_TEXT, "train": ANY_TEXT.filter(bool), "test": st.lists(ANY_TEXT, max_size=3)},
+    "data": {
+        "path": ANY_TEXT.filter(bool), "folder": ANY_TEXT, "train": ANY_TEXT.filter(bool),
+        "test": st.lists(ANY_TEXT, max_size=3)},
     "optim": {"lr": POSITIVE, "eps": POSITIVE, "warmup_updates": st.integers(0, 2**31 - 1)},
     "search": {
         "prefix": ANY_TEXT, "required": st.lists(ANY_TEXT, max_size=3),

@@ -248,6 +248,23 @@ def test_the_mark_that_windows_puts_first_is_no_text(tmp_path):
         assert [line.decode() for line in lines] == list(text_files.read_lines(tmp_path / "in.txt"))
 
 
+@pytest.mark.parametrize(("encoding", "named"), [
+    ("utf-16", "UTF-16 "), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")])
+def test_other_encodings_are_refused_whole(tmp_path, encoding, named):
+    content = "".join(f"{line}\n" for line in SOURCES).encode(encoding)
+    (tmp_path / "in.txt").write_bytes(content)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(content))
+    for name in ("in.txt", "in.gz", None):
+        file = tmp_path / (name or "in.txt")
+        with (
+            pytest.raises(UserError, match=rf"{name or 'stdin'}: is UTF-.*iconv -f {named}"),
+            open_input(str(file)) if name else file.open("rb") as opened,
+        ):
+            next(arriving_lines(opened, str(file) if name else None))
+    with pytest.raises(UserError, match=r"in.txt: is UTF-"):
+        next(text_files.read_lines(tmp_path / "in.txt"))
+
+
 def test_script_with_nothing_to_translate_names_the_newest_run_by_itself(script, run_folder):
     result = translate_script(script, f"runs={run_folder.parent}", stdin=b"")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")

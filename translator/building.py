@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,8 @@ Config = TypeVar("Config")
 
 # Options within options, in YAML.
 MOST_NESTED = 20
+# Characters of a run's name that come from its data's.
+MOST_OF_NAME = 40
 
 
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
@@ -28,6 +31,31 @@ def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
 def named_options(overrides: Iterable[str]) -> list[str]:
     """The options that overrides as Hydra takes them, such as `++model.d_ff=64`, set."""
     return [override.lstrip("+").split("=")[0] for override in overrides]
+
+
+def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None, overrides: Iterable[str]) -> str:
+    """Return the name of a preset of conf/data; of one's own data, with the last part of their folder, hub id or file.
+
+    Its characters may stand in a folder's name. A file called train, as each corpus has one, goes by its folder's name.
+    """
+    own = "data.train" if path is None else "data.path"
+    if preset != "files" and own not in named_options(overrides):
+        return preset
+    files = [train] if isinstance(train, str) or not isinstance(train, Sequence) else train  # `build` refuses other types
+    place = Path(str(path or next(iter(files), None) or "/")).absolute()
+    part = place.name
+    if path is None:
+        part = Path(part.removesuffix(".gz")).stem
+        part = place.parent.name if part == "train" else part
+    return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part).strip("-.")[:MOST_OF_NAME])))
+
+
+def run_name(data: DictConfig, choices: DictConfig, overrides: Iterable[str]) -> str:
+    """Return the default name of a run, for conf/train.yaml: its data, languages and model, by their presets."""
+    return f"{corpus_name(choices.data, data.path, data.train, overrides)}-{data.source}-{data.target}-{choices.model}"
+
+
+OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def read_yaml(path: Path) -> Any:

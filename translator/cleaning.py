@@ -33,23 +33,37 @@ Rows = Mapping[str, Sequence[Any]]  # the columns source and target
 
 
 class Counts:
-    """Rows of one split read and kept, and those dropped by cause, with a few examples of each."""
+    """Rows of one split read and kept, those dropped by cause, and copies, with a few examples of each.
+
+    A copy is a row whose target is its source, dropped or not.
+    """
 
     def __init__(self) -> None:
-        self.read = self.kept = 0
+        self.read = self.kept = self.copied = 0
         self.note = ""
         self.dropped: Counter[str] = Counter()
         self.examples: dict[str, list[list[str | None]]] = defaultdict(list)
+        self.copies: list[list[str | None]] = []  # examples
 
     def drop(self, cause: str, source: Any, target: Any) -> None:
         self.dropped[cause] += 1
         if len(self.examples[cause]) < EXAMPLES:
-            texts = (None if text is None else str(text)[:200] for text in (source, target))
-            self.examples[cause].append([text and text.encode(errors="backslashreplace").decode() for text in texts])
+            self.examples[cause].append(_example(source, target))
+
+    def causes(self) -> str:
+        """Return how many rows were dropped, by cause, as text."""
+        return ", ".join(f"{count:,} {cause}" for cause, count in self.dropped.items())
+
+    def note_copy(self, source: str, target: str) -> None:
+        """Count a pair if it is a copy."""
+        if is_copy(source, target):
+            self.copied += 1
+            if len(self.copies) < EXAMPLES:
+                self.copies.append(_example(source, target))
 
     def to_json(self) -> dict[str, Any]:
         return {"read": self.read, "kept": self.kept, "note": self.note, "dropped": dict(self.dropped),
-                "examples": dict(self.examples)}
+                "examples": dict(self.examples), "copied": {"count": self.copied, "examples": self.copies}}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Counts:
@@ -57,7 +71,18 @@ class Counts:
         counts.read, counts.kept, counts.note = values["read"], values["kept"], values["note"]
         counts.dropped.update(values["dropped"])
         counts.examples.update(values["examples"])
+        counts.copied, counts.copies = values["copied"]["count"], values["copied"]["examples"]
         return counts
+
+
+def _example(source: Any, target: Any) -> list[str | None]:
+    texts = (None if text is None else str(text)[:200] for text in (source, target))
+    return [text and text.encode(errors="backslashreplace").decode() for text in texts]
+
+
+def is_copy(source: str, target: str) -> bool:
+    """Return whether two texts differ at most in case, white space and the language's tag."""
+    return one_line(split_tag(source)[1]).casefold() == one_line(target).casefold()
 
 
 class HeldOut:
@@ -112,6 +137,7 @@ class Judged:
     keys: np.ndarray  # of these pairs: equal for equal ones
     dropped: list[tuple[str, Any, Any]]  # the other rows, with the cause first
     cut: list[Pair]  # out of train, if it is the first of its like
+    copies: list[Pair]  # of the rows that were not cut
 
 
 class Judge:
@@ -122,7 +148,7 @@ class Judge:
         self.held_out = held_out
 
     def __call__(self, rows: Rows) -> Judged:
-        pairs, cut, dropped = list[Pair](), list[Pair](), list[tuple[str, Any, Any]]()
+        pairs, cut, copies, dropped = list[Pair](), list[Pair](), list[Pair](), list[tuple[str, Any, Any]]()
         for raw in zip(rows["source"], rows["target"], strict=True):
             if cause := textless(*raw):
                 dropped.append((cause, *raw))
@@ -130,12 +156,14 @@ class Judge:
                 cut.append(raw)
             else:
                 pair = one_line(raw[0]), one_line(raw[1])
+                if is_copy(*pair):
+                    copies.append(pair)
                 if cause := self._cause(pair):
                     dropped.append((cause, *pair))
                 else:
                     pairs.append(pair)
         keys = np.fromiter(map(_pair_key, pairs), np.uint64, len(pairs))
-        return Judged(len(rows["source"]), table_of(pairs), keys, dropped, cut)
+        return Judged(len(rows["source"]), table_of(pairs), keys, dropped, cut, copies)
 
     def _cause(self, pair: Pair) -> str:
         """Why a pair is not worth training on; empty where it is."""
@@ -155,12 +183,15 @@ def clean(
         counts.read += judged.read
         for dropped in judged.dropped:
             counts.drop(*dropped)
+        for copy in judged.copies:
+            counts.note_copy(*copy)
         for pair in judged.cut:
             if pair in unclaimed:
                 unclaimed.remove(pair)
                 counts.read -= 1
             else:
                 counts.drop(OVERLAP, *pair)
+                counts.note_copy(*pair)
         new = seen.add(judged.keys)
         for duplicate in judged.pairs.filter(pa.array(~new)).to_pylist():
             counts.drop("duplicate", **duplicate)
@@ -180,6 +211,7 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
             if cause := textless(source, target):
                 counts.drop(cause, source, target)
             else:
+                counts.note_copy(source, target)
                 yield source, target
 
 
@@ -188,10 +220,11 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
 
     They are those of least hash, so that the choice depends on a pair alone, hardly on the others and not on their order.
     """
-    candidates, largest = 0, 2**64
+    candidates, largest, rows = 0, 2**64, Counts()
     least: dict[int, Pair] = {}
-    for pair in with_text(train, Counts()):
-        if _misshapen(pair, config):
+    for pair in with_text(train, rows):
+        if cause := _misshapen(pair, config):
+            rows.drop(cause, *pair)
             continue
         candidates += 1
         if (key := _pair_key(pair)) <= largest and not held_out.shares(pair):
@@ -205,10 +238,17 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
             f"data.train: each of {candidates} clean pairs shares a sentence with the split that is held out already; set "
             f"data.{split}, or, where many sources have one target, data.overlap=source")
     if not count:
-        raise UserError(f"data.train: {candidates} clean pairs are too few to cut a {split} split from; set data.{split}")
+        causes = f" ({rows.causes()})" if rows.dropped else ""
+        remedy = f"Add pairs, or set data.{split}" if candidates else "Correct the data, or name other columns or limits"
+        raise UserError(
+            f"data.train: {candidates:,} of {rows.read:,} rows are clean pairs{causes}, too few to cut a {split} split from. "
+            f"{remedy}")
     counts.read = count
     counts.note = "cut from train" + (f", fewer than data.holdout={config.holdout}" if count < config.holdout else "")
-    return [pair for _, pair in heapq.nsmallest(count, least.items())]
+    pairs = [pair for _, pair in heapq.nsmallest(count, least.items())]
+    for pair in pairs:
+        counts.note_copy(*pair)
+    return pairs
 
 
 def _is_text(value: Any) -> bool:

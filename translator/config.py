@@ -49,6 +49,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         require(self.train not in ("", ()), "data.train", "must name a split or a file")
+        require(self.path != "", "data.path", "must be null, a folder or an id on the hub")
+        require(self.cache != "", "data.cache", "must name a folder")
         for side in ("source", "target"):
             names = getattr(self, side).split("+")
             require(all(names) and len(set(names)) == len(names), f"data.{side}", "must be one name, or several joined by +")

@@ -9,7 +9,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -28,7 +27,7 @@ from translator.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, c
 from translator.config import DataConfig, TokenizerConfig
 from translator.errors import UserError, one_line
 from translator.files import sync, take_place
-from translator.identity import identity
+from translator.identity import identity, is_local, sha256_of
 from translator.pool import InOrder, alone, in_order
 from translator.sentences import split_sentences
 from translator.sources import SPLITS, read
@@ -47,6 +46,10 @@ SAMPLED_SOURCES = 100_000
 PAIRS_OF_A_WORKER, MOST_WORKERS = 500_000, 8
 
 TOO_LONG = "more tokens than train.batch_tokens, or than model.max_positions where positions are learned"
+
+# In each folder of the cache: the sums of its other files, as `sha256sum -c` reads them.
+SUMS = "SHA256SUMS"
+REBUILD = "Remove this folder; the next start rebuilds it"
 
 SIDES = ("source", "target")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
@@ -83,7 +86,7 @@ def prepare(
         lambda new: _tokenise(
             splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
     if tokenizers is None:
-        source, target = (Tokenizer.load(folder / f"{side}.model") for side in SIDES)
+        source, target = (Tokenizer.load(_checked(folder, f"{side}.model")) for side in SIDES)
         target = source if target.model == source.model else target
     else:
         source, target = tokenizers
@@ -115,6 +118,8 @@ def describe_counts(counts: dict[str, Any]) -> str:
     causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
     parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
     unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
+    copied = counts["copied"]["count"]
+    parts.append(f"{copied:,} copied from the source" if copied else "")
     parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
     return "; ".join(filter(None, parts))
 
@@ -123,16 +128,23 @@ def describe_counts(counts: dict[str, Any]) -> str:
 
 
 def _clean_splits(config: DataConfig) -> Path:
-    """The cached folder of this data's splits as text."""
+    """Return the cached folder of this data's splits as text."""
     shaped_by = {k: v for k, v in dataclasses.asdict(config).items() if k not in ("cache", "workers")}
-    name = f"__text-{_key(shaped_by, identity(config))}"
-    return _cached(Path(config.cache), name, lambda new: _write_splits(config, new))
+    content = identity(config)
+
+    def write(folder: Path) -> None:
+        _write_splits(config, folder)
+        if is_local(config) and identity(config) != content:
+            raise UserError("data: the files changed while they were read. Run the same command again once they are complete")
+
+    return _cached(Path(config.cache), f"__text-{_key(shaped_by, content)}", write)
 
 
 def _write_splits(config: DataConfig, folder: Path) -> None:
     """Write train.arrow, validation.arrow and test.arrow, with no sentence of either side in train and in another."""
     counts = {split: Counts() for split in SPLITS}
-    rows = {split: read(config, split) for split in SPLITS}
+    scratch = dataclasses.replace(config, cache=str(folder))  # what a killed start leaves there goes with the folder
+    rows = {split: read(scratch, split) for split in SPLITS}
     train = rows["train"]
     assert train is not None  # DataConfig requires it
     if config.window is not None:
@@ -154,9 +166,9 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
     _write(folder / "train.arrow", TEXT, cleaned)
     if not counts["train"].kept:
-        causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["train"].dropped.items())
-        raise UserError(f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {causes}")
-    digests = {split: digest(_rows(folder, split)) for split in pairs}
+        raise UserError(
+            f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {counts['train'].causes()}")
+    digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
     _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}, "digests": digests})
 
 
@@ -207,12 +219,8 @@ def _tokenise(
 
 
 def _fingerprint(files: list[Path]) -> str:
-    """What tells these data from any others."""
-    whole = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+    """Return what tells these data from any others."""
+    return hashlib.sha256(bytes.fromhex("".join(map(sha256_of, files)))).hexdigest()
 
 
 class Encoder:
@@ -304,7 +312,9 @@ def _cached(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
             except BaseException:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-            for file in partial.iterdir():
+            files = sorted(filter(Path.is_file, partial.iterdir()))
+            (partial / SUMS).write_text("".join(f"{sha256_of(file)}  {file.name}\n" for file in files))
+            for file in (*files, partial / SUMS):
                 sync(file)
             take_place(partial, folder)
     return folder
@@ -322,8 +332,7 @@ def _write(path: Path, features: Features, tables: Iterable[pa.Table]) -> None:
 
 
 def _rows(folder: Path, split: str) -> Dataset:
-    with _undamaged(folder):
-        return Dataset.from_file(str(folder / f"{split}.arrow"))
+    return Dataset.from_file(str(_checked(folder, f"{split}.arrow")))
 
 
 def _save_report(folder: Path, report: dict[str, Any]) -> None:
@@ -331,15 +340,15 @@ def _save_report(folder: Path, report: dict[str, Any]) -> None:
 
 
 def _load_report(folder: Path) -> dict[str, Any]:
-    with _undamaged(folder):
-        return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return json.loads(_checked(folder, "report.json").read_text(encoding="utf-8"))
 
 
-@contextmanager
-def _undamaged(folder: Path) -> Iterator[None]:
-    """Around reading a folder of the cache: UserError where it is not as it was made."""
+def _checked(folder: Path, name: str) -> Path:
+    """Return the path of a file of the cache; UserError where it does not hold what was written. It costs a second a GB."""
     try:
-        yield
+        intact = f"{sha256_of(folder / name)}  {name}" in (folder / SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{folder}: damaged: {one_line(str(error))[:200]}; remove it, and the next start makes it anew") from error
+        raise UserError(f"{folder}: damaged: {one_line(str(error))[:200]}. {REBUILD}") from error
+    if not intact:
+        raise UserError(f"{folder}: damaged: {name} does not hold what was written. {REBUILD}")
+    return folder / name

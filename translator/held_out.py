@@ -1,4 +1,4 @@
-"""The sentences that runs are scored on: a split of their data, all of it or one direction (floor 6)."""
+"""Load the validation or test set a run is scored on, all of it or one direction (floor 6)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from translator.cleaning import READ_ROWS, Counts, same_sentence, with_text
+from translator.config import DataConfig
 from translator.console import say
 from translator.data import SIDES, digest, load_split
 from translator.errors import UserError
@@ -31,12 +32,30 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
                 "to compare; where both have one direction, name it by source= and target=")
 
 
+def data_of(folder: RunFolder) -> DataConfig:
+    """Return the data options of a run; UserError where its data.cache is not a cache here, and would become one.
+
+    The run may be a stranger's, who must not choose where files are written.
+    """
+    data = folder.load_config().data
+    place = Path(data.cache).resolve()
+    if place.is_dir():
+        allowed = not any(place.iterdir()) or any(place.glob("*__t*-*"))  # what a cache holds from its first use on
+    else:
+        allowed = not place.exists() and place.is_relative_to(Path.cwd())
+    if not allowed:
+        raise UserError(
+            f"{folder.config_file}: data.cache={data.cache}: is no data cache on this machine. If the run is yours, make an "
+            "empty folder there; else name another in that file")
+    return data
+
+
 def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[str], list[str]]:
-    """Sources and references of a split of a run's data; those of one direction without tags.
+    """Return the sources and references of a split of a run's data; those of one direction without tags.
 
     UserError where validation or test is not what it was at training: the model may have learned from what it is now.
     """
-    data = folder.load_config().data
+    data = data_of(folder)
     if data.directions == (direction,):
         direction = None  # it is all there is
     if split == "train" and direction is not None:
@@ -74,8 +93,8 @@ def warn_of_learned(
 
 
 def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> int:
-    """How many pairs have a sentence, on its side, that a run's training data hold now; UserError where these are gone."""
-    data = folder.load_config().data
+    """Return how many pairs have a sentence, on its side, that a run's training data hold now; UserError for missing data."""
+    data = data_of(folder)
     sides = [set(map(same_sentence, side)) for side in (sources, references)][: 1 if data.overlap == "source" else 2]
     known = [set[str]() for _ in sides]
     for rows in load_split(data, "train").iter(READ_ROWS):

@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from translator.details import Details
 from translator.errors import UserError
-from translator.files import GZIP
+from translator.signatures import HEAD, other_content
 from translator.translation import Given, Request, Translation, decoded
 
 Format = Literal["text", "jsonl"]
@@ -176,6 +176,8 @@ def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "inp
     rest: list[bytes] = []  # the pieces of a line whose end has not come yet
     try:
         while data := file.read1(READ_BYTES):
+            if mark and not rest and (words := other_content(data)):
+                raise UserError(f"{'stdin' if name is None else f'{option}={name}'}: {words}")
             first, *others = data.split(b"\n")
             rest.append(first)
             if others:
@@ -199,6 +201,6 @@ def open_input(name: str | None, option: str = "input") -> AbstractContextManage
         return cast(io.BufferedReader, gzip.open(name))
     if Path(name).is_file():  # from a pipe nothing must be taken
         with Path(name).open("rb") as file:
-            if file.read(len(GZIP)) == GZIP:
-                raise UserError(f"{option}={name}: is packed by gzip; let its name end in .gz")
+            if words := other_content(file.read(HEAD)):
+                raise UserError(f"{option}={name}: {words}")
     return Path(name).open("rb")

@@ -1,79 +1,143 @@
-"""Text files: their lines, and what in them a reader of tables would trip over (floor 1)."""
+"""Text files: their lines, and what in them a reader of tables would misread (floor 1)."""
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import itertools
 import json
+import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from translator.console import say
 from translator.errors import UserError
-from translator.files import GZIP
+from translator.signatures import HEAD, other_content
+
+# A file's path, size and times of change.
+Version = tuple[str, int, int, int]
+
+LONE_RETURN = "a carriage return within the line, which would make two rows of it. Remove it"
+csv.field_size_limit(sys.maxsize)  # a cell may hold a document
 
 
-def version_of(file: Path) -> tuple[str, int, int]:
-    """What tells a file from others and from its own earlier self."""
-    return str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns
+def version_of(file: Path) -> Version:
+    """Return what changes with a file, as far as it can be known without reading it."""
+    about = file.stat()
+    return str(file.resolve()), about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def require_file(path: Path, named: str = "") -> None:
-    """UserError where there is no file; `named`: by what."""
+    """Raise UserError where there is no file; `named`: by what."""
     if not path.is_file():
         what = "is a folder; name a file" if path.is_dir() else "is no ordinary file" if path.exists() else "no such file"
         raise UserError(f"{path}: {what}{named}")
 
 
+def refuse_other_content(path: Path) -> None:
+    """Raise UserError for a file that is not what its name says."""
+    with _opened(path) as file:
+        head = file.peek(HEAD)
+    if kind_of(path) != ".parquet":
+        return
+    if not head.startswith(b"PAR1"):
+        words = other_content(head) or "holds text; let its name end in .tsv, .csv or .jsonl"
+        raise UserError(f"{path}: is no Parquet file: {words}")
+    repeated = [name for name, count in Counter(pq.read_schema(path).names).items() if count > 1]
+    if repeated:
+        raise UserError(f"{path}: has several columns named {repeated[0]}. Rename them")
+
+
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them.
+    """Yield the lines of a UTF-8 text file, plain or .gz, as they are read; only line feeds separate them.
 
     A byte order mark before the first is no part of it.
     """
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
+                raise UserError(f"{place}; convert the file to UTF-8") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file, unpacked if its name ends in .gz; UserError where it cannot be read, or holds no text against its name."""
     require_file(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    if number == 1 and line.startswith(GZIP):
-                        raise UserError(f"{path}: is packed by gzip; let its name end in .gz") from error
-                    place = f"{path}:{number}: not UTF-8 at byte {error.start + 1}"
-                    raise UserError(f"{place}; convert the file to UTF-8") from error
+        with cast(io.BufferedReader, gzip.open(path)) if path.suffix == ".gz" else path.open("rb") as file:
+            words = other_content(file.peek(HEAD))
+            if words and kind_of(path) != ".parquet":
+                raise UserError(f"{path}: {words}")
+            yield file
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
 def kind_of(path: Path) -> str:
-    """A file's suffix, packed or not."""
+    """Return a file's suffix, packed or not."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
 @cache
-def refuse_lone_returns(path: Path, version: tuple[str, int, int], *, quotes: bool) -> None:
-    """UserError for a carriage return within a line, where pandas would begin another row. Once in each `version` of a file.
+def refuse_lone_returns(path: Path, version: Version) -> None:
+    """Raise UserError for a carriage return within a line, where pandas would begin another row. Once in each `version`.
 
-    `quotes`: unless it stands between quotation marks. A file without line feeds has carriage returns in their place.
+    A file without line feeds has carriage returns in their place.
     """
-    lone, quoted = 0, False
+    lone = 0
     for number, line in enumerate(read_lines(path), start=1):
-        parts = line.split('"') if quotes else [line]
-        if not lone and any("\r" in part for part in parts[quoted::2]):
-            lone = number
+        lone = lone or number * ("\r" in line)
         if lone and number > 1:
-            raise UserError(f"{path}:{lone}: a carriage return within the line, which would make two rows of it; take it out")
-        quoted ^= len(parts) % 2 == 0
+            raise UserError(f"{path}:{lone}: {LONE_RETURN}")
 
 
 @cache
-def refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
-    """UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it.
+def refuse_ambiguous_rows(
+    path: Path, version: Version, delimiter: str, quotechar: str | None, doublequote: bool, escapechar: str | None
+) -> None:
+    """Raise UserError for CSV whose quotation marks or carriage returns pandas would guess at. Once in each `version`.
+
+    It joins text after a closing quotation mark to the cell, and of one that nobody closed it makes one cell of all rows up to
+    the next.
+    """
+    lines = read_lines(path)
+    first, second = next(lines, ""), next(lines, None)
+    # A file without line feeds has carriage returns in their place.
+    lines = iter(first.split("\r")) if second is None else itertools.chain([first, second], lines)
+    rows = csv.reader(
+        lines, delimiter=delimiter, quotechar=quotechar, doublequote=doublequote, escapechar=escapechar, strict=True)
+    start, width = 1, 0
+    try:
+        for row in rows:
+            width = width or len(row)
+            if rows.line_num > start and len(row) != width:
+                raise csv.Error
+            start = rows.line_num + 1
+    except csv.Error as error:
+        if "new-line" in str(error):
+            raise UserError(f"{path}:{rows.line_num}: {LONE_RETURN}") from error
+        begun = f", in a row that begins in line {start}" if start < rows.line_num else ""
+        raise UserError(
+            f"{path}:{rows.line_num}: text follows a closing quotation mark, or one is never closed{begun}. Close the marks "
+            "around each cell, and double those within it") from error
+
+
+@cache
+def refuse_null_rows(path: Path, version: Version) -> None:
+    """Raise UserError for a row that is null: PyArrow's reader of JSON dies of one, and the process with it.
 
     Looked for once in each `version` of a file, however often it is streamed.
     """
@@ -88,11 +152,11 @@ def refuse_null_rows(path: Path, version: tuple[str, int, int]) -> None:
         nulls = (line.lstrip().startswith("null") for line in itertools.chain([first], lines))
     for number, null in enumerate(nulls, start=1):
         if null:
-            raise UserError(f"{path}: row {number:,} is null instead of an object; take it out")
+            raise UserError(f"{path}: row {number:,} is null instead of an object. Remove it")
 
 
 def first_flaw(path: Path) -> str | None:
-    """Where a text file stops being UTF-8 or, in JSON Lines, JSON: looked for when it could not be loaded."""
+    """Return where a text file stops being UTF-8 or, in JSON Lines, JSON: looked for when it could not be loaded."""
     kind = kind_of(path)
     if kind == ".parquet":
         return None

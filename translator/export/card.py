@@ -16,8 +16,8 @@ from huggingface_hub.errors import HFValidationError
 from translator.config import DataConfig
 from translator.errors import UserError
 from translator.export.decoding import Decoding
+from translator.loading import hub_id
 from translator.run_folder import RunFolder
-from translator.sources import hub_id
 
 CARD = """\
 ---

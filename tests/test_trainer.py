@@ -18,7 +18,7 @@ from datasets import Dataset, concatenate_datasets
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from tests.conftest import PAIRS, model_config, run_config
+from tests.conftest import PAIRS, TINY, assert_user_error, model_config, run_config, write_pairs
 from translator.batching import Batch, collate
 from translator.capacity import fitting_batch_tokens
 from translator.config import RunConfig
@@ -30,7 +30,7 @@ from translator.interruption import Interrupted
 from translator.memory import OutOfMemory
 from translator.optim import state_tensors
 from translator.run_folder import RunFolder
-from translator.selection import to_average
+from translator.selection import to_average, validation_interval
 from translator.tokenizer import Tokenizer
 from translator.tracking import Tracker
 from translator.trainer import Trainer, new_model
@@ -525,3 +525,27 @@ def test_a_line_tells_the_means_of_the_updates_since_the_one_before(setup, monke
                 ("train/padding", sum(update["train/padding"] for update in four) / 4)):
             assert line[name] == pytest.approx(mean, rel=1e-9)
         assert line["train/gradient_norm"] == four[-1]["train/gradient_norm"]
+
+
+@pytest.mark.parametrize(("updates", "minutes", "expected"), [
+    (2000, 10, 500), (1000, 10, 250), (300, 3, 75), (3000, 60, 150), (6000, None, 300), (100_000, None, 500), (100_000, 600, 500),
+    (41, None, 3), (1, None, 1), (0, 1, 1)])
+def test_validations_follow_the_plan(updates, minutes, expected):
+    assert validation_interval(updates, minutes) == expected
+
+
+def test_a_planned_interval_stays_with_its_run(script, tmp_path):
+    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    base = [
+        *TINY, "data=files", f"data.train={pairs}", f"data.cache={tmp_path}/cache", "data.holdout=8", f"runs={tmp_path}",
+        "name=run", "train.max_epochs=null", "train.max_minutes=null", "train.average=none", "train.patience=null"]
+    folder = RunFolder(tmp_path / "run")
+    for updates in (21, 22):  # the second goes on
+        result = script("train", *base, f"train.max_updates={updates}")
+        assert result.returncode == 0, result.stderr.decode()
+        assert folder.load_config().train.validate_every == 2
+        assert b"validation every 2 updates" in result.stderr
+    recorded = map(json.loads, folder.metrics_file.read_text().splitlines())
+    assert [point["update"] for point in recorded if "validation/loss" in point] == [*range(2, 21, 2), 21, 22]
+    refused = script("train", *base, "train.max_updates=23", "train.validate_every=5")
+    assert_user_error(refused, "train.validate_every=5", "started with 2")

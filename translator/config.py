@@ -195,7 +195,7 @@ class TrainConfig:
     max_epochs: int | None
     max_updates: int | None
     max_minutes: float | None
-    validate_every: int
+    validate_every: int | None
     validation_beam: int
     metric: Literal["bleu", "chrf", "ter", "loss"]
     patience: int | None
@@ -210,7 +210,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require(self.accumulation is None or self.accumulation >= 1, "train.accumulation", "must be null or at least 1")
         require(self.timeout_minutes > 0, "train.timeout_minutes", "must be above 0")
-        for name in ("validate_every", "validation_beam", "average_count", "log_every"):
+        require(self.validate_every is None or self.validate_every >= 1, "train.validate_every", "must be null or at least 1")
+        for name in ("validation_beam", "average_count", "log_every"):
             require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
         require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
         require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
@@ -237,6 +238,13 @@ class TrainConfig:
     def batches_of_update(self) -> int:
         """`accumulation`, once null is settled: one, where there is one process."""
         return self.accumulation or 1
+
+    @property
+    def interval(self) -> int:
+        """`validate_every`, once null is settled."""
+        if self.validate_every is None:
+            raise UserError("train.validate_every=null: only scripts/train.py plans validations; give a number")
+        return self.validate_every
 
     @property
     def max_tokens(self) -> int:
@@ -302,8 +310,8 @@ class SearchConfig:
         require(self.beam_size % self.groups == 0, "search.groups",
                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
-        require(self.temperature >= 1e-6, "search.temperature", "must be at least 0.000001")
-        require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
+        require(1e-6 <= self.temperature <= 1000, "search.temperature", "must be 0.000001 to 1,000")
+        require(1e-6 <= self.top_p <= 1, "search.top_p", "must be 0.000001 to 1")
         for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
             require(self.sampling or getattr(self, name) == off, f"search.{name}", "is for search.sampling=true")
         require(self.mbr is None or self.most_outputs > 1, "search.mbr",

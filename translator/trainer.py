@@ -257,7 +257,7 @@ class Trainer:
             return False
         if update == 0:
             return self.config.init is not None  # which tells what there is to improve on
-        return self._out_of_budget() or update % self.config.train.validate_every == 0
+        return self._out_of_budget() or update % self.config.train.interval == 0
 
     # Validation and the choice of weights
 

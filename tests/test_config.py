@@ -80,7 +80,8 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("search.length_penalty=-1", "search.length_penalty"), ("search.length_penalty=11", "search.length_penalty"),
     ("search.coverage_penalty=1e9", "search.coverage_penalty"), ("search.max_length_ratio=1e30", "search.max_length_ratio"),
     ("search.min_length_ratio=1e30", "search.min_length_ratio"), (f"search.max_length={10**30}", "search.max_length"),
-    ("search.temperature=1e-40", "search.temperature"),
+    ("search.temperature=1e-40", "search.temperature"), ("search.temperature=1e39", "search.temperature"),
+    ("search.top_p=1e-46", "search.top_p"), ("search.top_p=1.1", "search.top_p"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
     ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied"),
     ("tokenizer.model_type=bpe", "tokenizer.narrow_target")])

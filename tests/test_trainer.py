@@ -22,6 +22,7 @@ from tests.conftest import PAIRS, TINY, assert_user_error, model_config, run_con
 from translator.batching import Batch, collate
 from translator.capacity import fitting_batch_tokens
 from translator.config import RunConfig
+from translator.console import WholeFigures
 from translator.data import Corpus
 from translator.divergence import Divergence
 from translator.errors import UserError
@@ -550,3 +551,14 @@ def test_a_planned_interval_stays_with_its_run(script, tmp_path):
     assert [point["update"] for point in recorded if "validation/loss" in point] == [2, 4]
     refused = script("train", *base, "train.max_updates=40", "train.validate_every=5")
     assert_user_error(refused, "train.validate_every=5", "started with 2")
+
+
+def test_progress_never_cuts_a_number():
+    figures = ["epoch 12.34", "update 12,345", "loss 3.412", "10,670 tokens/s", "lr 4.72e-03"]
+    how = {"bar_format": "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", "postfix": "  ".join(figures)}
+    for columns in range(30, 150):
+        line = WholeFigures.format_meter(0.07, 1.0, 3700.0, ncols=columns, **how)
+        assert len(line) <= columns
+        shown = line.partition(", ")[2]
+        assert shown == "  ".join(figures[: len(shown.split("  ")) if shown else 0])
+        assert columns < 100 or shown == how["postfix"]

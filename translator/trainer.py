@@ -392,8 +392,8 @@ class Trainer:
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),
-            f"{self.unit} {self._epochs():.2f}  update {self.state.update:,}  loss {loss:.3f}  "
-            f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
+            f"{self.unit} {self._epochs():.2f}", f"update {self.state.update:,}", f"loss {loss:.3f}",
+            f"{tokens_per_second:,.0f} tokens/s", f"lr {step.learning_rate:.2e}")
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

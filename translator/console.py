@@ -25,7 +25,7 @@ def say(text: str) -> None:
 
 
 class WholeFigures(tqdm):
-    """A progress bar that leaves out whole figures, the last first, where the terminal is too narrow: tqdm would cut a number."""
+    """A progress bar that leaves out whole figures, the last first, on a narrow terminal: tqdm would cut a number."""
 
     @staticmethod
     def format_meter(*measured: Any, ncols: int | None = None, postfix: str | None = None, **options: Any) -> str:

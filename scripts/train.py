@@ -213,7 +213,8 @@ def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device,
     parameters = sum(p.numel() for p in trainer.model.parameters())
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     per_epoch = trainer.updates_per_epoch
-    validation = f"{'with' if plan.by_clock else 'and'} a validation every {trainer.config.train.interval:,} updates"
+    every = trainer.config.train.interval
+    validation = f"{'with' if plan.by_clock else 'and'} a validation every {f'{every:,} updates' if every > 1 else 'update'}"
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
     say(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "

@@ -82,6 +82,12 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("search.min_length_ratio=1e30", "search.min_length_ratio"), (f"search.max_length={10**30}", "search.max_length"),
     ("search.temperature=1e-40", "search.temperature"), ("search.temperature=1e39", "search.temperature"),
     ("search.top_p=1e-46", "search.top_p"), ("search.top_p=1.1", "search.top_p"),
+    ("train.validation_beam=100000", "train.validation_beam must be 1 to 100"), ("search.beam_size=100000", "search.beam_size"),
+    ("train.accumulation=1000000", "train.accumulation"), ("train.max_updates=0", "train.max_updates"),
+    ("optim.eps=1e-300", "optim.eps"), ("optim.lr=1e-300", "optim.lr"), ("optim.weight_decay=1e30", "optim.weight_decay"),
+    ("optim.clip_norm=1e-300", "optim.clip_norm"), ("train.r_drop=1e39", "train.r_drop"),
+    ("train.max_minutes=1e300", "train.max_minutes"), (f"train.batch_tokens={10**30}", "train.batch_tokens"),
+    (f"search.prefix={'x' * 5001}", "search.prefix"), (f"search.required=[{'x' * 5001}]", "search.required"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
     ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied"),
     ("tokenizer.model_type=bpe", "tokenizer.narrow_target")])

@@ -11,11 +11,16 @@ import signal
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
 from torch import nn
 
 from tests.conftest import PAIRS, TINY, assert_user_error, model_config, run_config, write_pairs
@@ -466,6 +471,24 @@ def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch)
     assert PAIRS[0][1] in sample
 
 
+HOSTILE_CELLS = [
+    "![x](http://evil.example/x.png)", "<img src=http://evil.example/x.png>", "[a](http://evil.example)", "![x][1]", "a | b",
+    "`| c`", "\\| d", "*e* _f_ ~~g~~", "&#124; &lt;b&gt;", "h\n\n| i |\u2028j", "```", "<http://evil.example>", "    k", "# l",
+    "- m", "---"]
+
+
+@given(st.lists(st.sampled_from(HOSTILE_CELLS) | st.text("a|\\`*_[]()!<>&#;:~-+.\n\t ", max_size=12), min_size=3, max_size=3))
+def test_samples_are_shown_to_the_letter(cells):
+    written = []
+    tracker = Tracker.__new__(Tracker)
+    tracker._writer = SimpleNamespace(add_text=lambda name, text, update: written.append(text))
+    tracker.table(1, "x", [("source", "translation", "reference"), cells])
+    root = ElementTree.fromstring(f"<all>{markdown_to_safe_html(written[0])}</all>")
+    assert {element.tag for element in root.iter()} <= {"all", "table", "thead", "tbody", "tr", "th", "td"}
+    shown = ["".join(cell.itertext()).split() for cell in root.iter("td")]
+    assert shown == [cell.split() for cell in cells]
+
+
 def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
     trainer = setup(options(log_every=1))
     clock = iter(range(10_000))
@@ -551,6 +574,14 @@ def test_a_planned_interval_stays_with_its_run(script, tmp_path):
     assert [point["update"] for point in recorded if "validation/loss" in point] == [2, 4]
     refused = script("train", *base, "train.max_updates=40", "train.validate_every=5")
     assert_user_error(refused, "train.validate_every=5", "started with 2")
+
+
+def test_many_accumulated_batches_are_not_all_timed(setup, monkeypatch):
+    trainer = setup(options(accumulation=10_000))
+    sizes, step = [], trainer.updater.step
+    monkeypatch.setattr(trainer.updater, "step", lambda batches, rate: sizes.append(len(batches)) or step(batches, rate))
+    assert trainer.time_update() > 0
+    assert set(sizes) == {4} != {trainer.updates_per_epoch}
 
 
 def test_progress_never_cuts_a_number():

@@ -35,10 +35,11 @@ def main(composed: DictConfig) -> None:
     maps = attention_maps(model, source, target)
     of_source, of_target = translator.source_tokenizer.pieces(source), translator.target_tokenizer.pieces(target)
     pictures = {
-        "encoder": ("Encoder: what each piece of the source (row) attends to", maps.encoder, of_source, of_source),
-        "decoder": ("Decoder: what each piece of the output (row), while it is chosen, attends to of those before it",
+        "encoder": ("Encoder self-attention: from each source piece (row) to all (columns)",
+                    maps.encoder, of_source, of_source),
+        "decoder": ("Decoder self-attention: from each output piece being chosen (row) to those before it (columns)",
                     maps.decoder, [*translator.target_tokenizer.pieces([BOS_ID]), *of_target[:-1]], of_target),
-        "cross": ("Decoder: what each piece of the output (row), while it is chosen, attends to of the source",
+        "cross": ("Cross-attention: from each output piece being chosen (row) to the source (columns)",
                   maps.cross, of_source, of_target)}
     figures = {
         name: draw_attention(panels(weights), columns, rows, columns=weights.size(1), title=title)

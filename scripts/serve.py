@@ -23,10 +23,9 @@ from translator.run_folder import chosen_runs
 def main(composed: DictConfig) -> None:
     config = from_hydra(ServeConfig, composed)
     try:
-        import uvicorn
-
         from translator.serve.api import Api
         from translator.serve.app import create_app
+        from translator.serve.connections import Server
         from translator.serve.service import Service
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed: make serve installs it, and so does pip install '.[serve]'") from error
@@ -38,7 +37,7 @@ def main(composed: DictConfig) -> None:
     runs = tuple(map(str, chosen_runs(config.run, config.runs)))
     service = Service(config, runs)
     try:
-        server = uvicorn.Server(uvicorn.Config(create_app(Api(service, config, keys)), log_level="warning", access_log=False))
+        server = Server(create_app(Api(service, config, keys)), config.max_connections)
         host, port = listening.getsockname()[:2]
         pairs = ", ".join(f"{source} to {target}" for source, target in service.translators)
         say(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
@@ -51,7 +50,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket there; UserError where that cannot be."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        return socket.create_server(address[:2], family=family, backlog=128)
     except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"host={host} port={port}: {reason or error}; name others, as port=0 for any") from error

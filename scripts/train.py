@@ -28,10 +28,10 @@ from translator.evaluate import evaluate
 from translator.interruption import Interrupted
 from translator.lock import sole_user
 from translator.memory import telling_of_memory
-from translator.model import Transformer
 from translator.planning import TrainingStatistics
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.run_folder import RunFolder
+from translator.selection import validation_interval
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
@@ -113,7 +113,11 @@ def train(
         trainer = Trainer(
             config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
     try:
-        say_plan(trainer, corpus, model, device, precision)
+        plan = plan_of(trainer)
+        if config.train.validate_every is None:
+            config = trainer.config = decide(lambda: with_validations(config, plan))
+            decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
+        say_plan(plan, trainer, corpus, device, precision)
         if pretrained is not None:  # only now: a start that failed, for want of memory say, must leave the options free
             decide(lambda: folder.begin_with(weights_of(model)))
         outcome = trainer.fit()
@@ -160,6 +164,10 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
         train = dataclasses.replace(train, batch_tokens=saved.train.batch_tokens)
     if train.accumulation is None:
         train = dataclasses.replace(train, accumulation=saved.train.accumulation)
+    if train.validate_every is None:
+        train = dataclasses.replace(train, validate_every=saved.train.validate_every)
+    elif saved.train.validate_every is None:  # imported, and not trained yet
+        saved = dataclasses.replace(saved, train=dataclasses.replace(saved.train, validate_every=train.validate_every))
     config = dataclasses.replace(config, train=train)
     before, now = by_dotted_name(saved), by_dotted_name(config)
     for option in now:
@@ -177,29 +185,48 @@ def settled(config: RunConfig, device: torch.device) -> RunConfig:
         precision=name_of_precision(resolve_precision(config.precision, device)))
 
 
-def say_plan(
-    trainer: Trainer, corpus: Corpus, model: Transformer, device: torch.device, precision: torch.dtype
-) -> None:
-    """What is about to happen and how long it may take, before the first step."""
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is left to do up to the nearest limit."""
+
+    updates: int
+    seconds: float  # an update
+    by_clock: bool  # whether that limit is train.max_minutes
+
+
+def plan_of(trainer: Trainer) -> Plan:
+    """Measure an update, and count those that are left."""
     train, done = trainer.config.train, trainer.state
-    parameters = sum(p.numel() for p in model.parameters())
-    tokens = corpus.report["splits"]["train"]["target_tokens"]
-    per_epoch = trainer.updates_per_epoch
     seconds = trainer.time_update()
-    by_count = [  # updates that are left, by each limit there is
-        limit - done.update for limit in (train.max_updates, train.max_epochs and train.max_epochs * per_epoch) if limit]
+    by_count = [
+        limit - done.update
+        for limit in (train.max_updates, train.max_epochs and train.max_epochs * trainer.updates_per_epoch) if limit]
     by_clock = [(train.max_minutes * 60 - done.seconds) / seconds] if train.max_minutes else []
     nearest = min(by_count + by_clock)
-    updates = max(0, round(nearest))
-    validations = "the validations among them" if nearest in by_clock else "and the validations"
+    return Plan(max(0, round(nearest)), seconds, nearest in by_clock)
+
+
+def with_validations(config: RunConfig, plan: Plan) -> RunConfig:
+    """The options with the number that train.validate_every=null comes to, which the run folder keeps from then on."""
+    every = validation_interval(plan.updates, config.train.max_minutes if plan.by_clock else None)
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, validate_every=every))
+
+
+def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device, precision: torch.dtype) -> None:
+    """Tell what is about to happen and how long it may take, before the first step."""
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    tokens = corpus.report["splits"]["train"]["target_tokens"]
+    per_epoch = trainer.updates_per_epoch
+    every = trainer.config.train.interval
+    validation = f"{'with' if plan.by_clock else 'and'} a validation every {f'{every:,} updates' if every > 1 else 'update'}"
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
     say(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} updates {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
-        f"plan       about {updates:,} updates, {updates / per_epoch:.1f} {trainer.unit}s, in {updates * seconds / 60:.0f} "
-        f"minutes at {seconds:.2f} s an update, {validations}")
-    if done.update:
-        say(f"resuming   from update {done.update:,}")
+        f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.unit}s, in "
+        f"{plan.updates * plan.seconds / 60:.0f} minutes at {plan.seconds:.2f} s an update, {validation}")
+    if trainer.state.update:
+        say(f"resuming   from update {trainer.state.update:,}")
 
 
 def report(

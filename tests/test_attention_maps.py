@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import subprocess
 
@@ -71,6 +72,23 @@ def test_a_picture_shows_the_weights_and_the_pieces():
         assert [label.get_text() for label in axes.get_xticklabels()] == source
         assert [label.get_text() for label in axes.get_yticklabels()] == target
         assert axes.get_title() == name
+
+
+@pytest.mark.parametrize(("pieces", "heads"), [(1, 1), (2, 4), (9, 2), (30, 8)])
+def test_no_text_of_a_picture_is_cut(pieces, heads):
+    panels = {f"layer 2, head {number}": torch.ones(pieces, pieces) for number in range(10, 10 + heads)}
+    labels = ["▁Donaudampf"] * pieces
+    figure = draw_attention(panels, labels, labels, columns=heads, title="Self-attention: " + "from each piece to all " * 4)
+    png(figure)
+    texts = [figure._suptitle, *(text for axes in figure.axes for text in (
+        axes.title, *axes.get_xticklabels(), *axes.get_yticklabels()))]
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0 <= box.y0, text
+        assert box.x1 <= figure.bbox.x1, text
+        assert box.y1 <= figure.bbox.y1, text
+    titles = sorted((axes.title.get_window_extent() for axes in figure.axes[:heads]), key=lambda box: box.x0)
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(titles))
 
 
 def test_what_no_font_has_is_shown_by_its_code_point(recwarn):

@@ -145,6 +145,21 @@ def test_pointing_at_a_word_marks_what_it_was_read_from(page):
     assert any(doubts)
 
 
+@pytest.mark.parametrize(("attention", "from_what"), [
+    ([0.1, 0.2, 0.7], "station"), ([0.0, 0.0, 1.0], ""), ([0.6, 0.1, 0.3], "the")])
+def test_punctuation_is_never_named_as_a_word_s_origin(page, attention, from_what):
+    tokens = [{"text": "Bahn", "log_probability": 0, "attention": attention}, {"text": "hof", "log_probability": 0,
+              "attention": attention}, {"text": "?", "log_probability": 0, "attention": [0, 0, 1]}]
+    translation = {"text": "Bahnhof?", "score": 0, "tokens": tokens}
+    answer = {"texts": [[[{"source": ["the", " station", "?"], "translations": [translation]}]]]}
+    page.driver.execute_script("const answer = JSON.stringify(arguments[0]); fetch = async () => new Response(answer)", answer)
+    page["text"].send_keys("the station?")
+    page.until(lambda: page.all(".word"))
+    ActionChains(page.driver).move_to_element(page.all(".word")[0]).perform()
+    assert page["told"].text == "“Bahnhof?”, 100 % sure" + (f", from “{from_what}”" if from_what else "")
+    assert page.weights()[2] == 0
+
+
 def test_the_keyboard_alone_suffices(page, server):
     page.keys(TEXTS[0])  # the text has the focus
     page.until_translated()

@@ -216,3 +216,19 @@ def test_a_mistake_is_one_line(script, run, tmp_path):
     assert_user_error(
         script("report", f"run={run}", f"output={page.parent}", *SHORT, "search.terminology=/nowhere"), "search.terminology")
     assert page.read_text() == "of before"
+
+
+def test_the_page_fits_a_narrow_screen(page, tmp_path):
+    from tests.test_page import Browser  # which skips where there is no Chromium
+
+    browser = Browser(tmp_path)
+    try:
+        for width in (320, 375, 1280):
+            browser.driver.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000})
+            browser.driver.get(page.as_uri())
+            takes, there_is = browser.wide()
+            assert takes <= there_is == width
+    finally:
+        browser.driver.quit()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import model_config, random_model, search_config
+from tests.conftest import model_config, random_model, run_config, search_config
 from tests.toys import (
     EXHAUSTIVE,
     LIMIT,
@@ -30,7 +30,7 @@ from tests.toys import (
 )
 from translator.batching import pad
 from translator.search import Demands, Hypothesis, search
-from translator.search.choice import CHUNK, top_k
+from translator.search.choice import CHUNK, Sampling, top_k
 from translator.search.ensemble import Ensemble
 from translator.search.forced import rate
 from translator.search.hypothesis import coverage_penalty
@@ -258,6 +258,26 @@ def test_without_chance_sampling_is_greedy(options: dict[str, object]) -> None:
         for h in samples(random_toy(seed), 4, **options):
             assert h.ids == greedy.ids
             assert h.log_probability == pytest.approx(greedy.log_probability, abs=1e-4)
+
+
+def test_the_preset_never_draws_from_smoothed_mass() -> None:
+    """A model trained with label smoothing leaves a tenth of the probability to all pieces."""
+    pieces, likely = 8000, {7: 0.5, 8: 0.25, 9: 0.15}
+    smoothed = torch.full((pieces,), 0.1 / pieces)
+    for token, probability in likely.items():
+        smoothed[token] += probability
+    preset = dataclasses.replace(run_config("search=sample").search, beam_size=2000)
+    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2000), 2000, 3, preset)
+    drawn = sampling.draw(smoothed.log().expand(2000, -1), torch.arange(2000), 0).tokens
+    assert set(drawn.flatten().tolist()) == set(likely)
+
+
+def test_the_least_top_p_leaves_the_likeliest_token() -> None:
+    """Also where float32 has no such number."""
+    config = search_config(sampling=True, beam_size=2, top_p=1e-6)
+    object.__setattr__(config, "top_p", 1e-46)  # as none that is checked can be
+    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2), 2, 3, config)
+    assert sampling.draw(torch.arange(-9.0, 0).expand(2, -1), torch.arange(2), 0).tokens.tolist() == [[8], [8]]
 
 
 def test_top_k_and_top_p_leave_out_the_unlikely() -> None:

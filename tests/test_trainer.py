@@ -11,17 +11,23 @@ import signal
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 import torch
 from datasets import Dataset, concatenate_datasets
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
 from torch import nn
 
-from tests.conftest import PAIRS, model_config, run_config
+from tests.conftest import PAIRS, TINY, assert_user_error, model_config, run_config, write_pairs
 from translator.batching import Batch, collate
 from translator.capacity import fitting_batch_tokens
 from translator.config import RunConfig
+from translator.console import WholeFigures
 from translator.data import Corpus
 from translator.divergence import Divergence
 from translator.errors import UserError
@@ -30,7 +36,7 @@ from translator.interruption import Interrupted
 from translator.memory import OutOfMemory
 from translator.optim import state_tensors
 from translator.run_folder import RunFolder
-from translator.selection import to_average
+from translator.selection import to_average, validation_interval
 from translator.tokenizer import Tokenizer
 from translator.tracking import Tracker
 from translator.trainer import Trainer, new_model
@@ -465,6 +471,24 @@ def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch)
     assert PAIRS[0][1] in sample
 
 
+HOSTILE_CELLS = [
+    "![x](http://evil.example/x.png)", "<img src=http://evil.example/x.png>", "[a](http://evil.example)", "![x][1]", "a | b",
+    "`| c`", "\\| d", "*e* _f_ ~~g~~", "&#124; &lt;b&gt;", "h\n\n| i |\u2028j", "```", "<http://evil.example>", "    k", "# l",
+    "- m", "---"]
+
+
+@given(st.lists(st.sampled_from(HOSTILE_CELLS) | st.text("a|\\`*_[]()!<>&#;:~-+.\n\t ", max_size=12), min_size=3, max_size=3))
+def test_samples_are_shown_to_the_letter(cells):
+    written = []
+    tracker = Tracker.__new__(Tracker)
+    tracker._writer = SimpleNamespace(add_text=lambda name, text, update: written.append(text))
+    tracker.table(1, "x", [("source", "translation", "reference"), cells])
+    root = ElementTree.fromstring(f"<all>{markdown_to_safe_html(written[0])}</all>")
+    assert {element.tag for element in root.iter()} <= {"all", "table", "thead", "tbody", "tr", "th", "td"}
+    shown = ["".join(cell.itertext()).split() for cell in root.iter("td")]
+    assert shown == [cell.split() for cell in cells]
+
+
 def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
     trainer = setup(options(log_every=1))
     clock = iter(range(10_000))
@@ -525,3 +549,47 @@ def test_a_line_tells_the_means_of_the_updates_since_the_one_before(setup, monke
                 ("train/padding", sum(update["train/padding"] for update in four) / 4)):
             assert line[name] == pytest.approx(mean, rel=1e-9)
         assert line["train/gradient_norm"] == four[-1]["train/gradient_norm"]
+
+
+@pytest.mark.parametrize(("updates", "minutes", "expected"), [
+    (2000, 10, 500), (1000, 10, 250), (300, 3, 75), (3000, 60, 150), (6000, None, 300), (10**5, None, 500), (10**5, 600, 500),
+    (41, None, 3), (1, None, 1), (0, 1, 1)])
+def test_validations_follow_the_plan(updates, minutes, expected):
+    assert validation_interval(updates, minutes) == expected
+
+
+def test_a_planned_interval_stays_with_its_run(script, tmp_path):
+    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    base = [
+        *TINY, "data=files", f"data.train={pairs}", f"data.cache={tmp_path}/cache", "data.holdout=8", f"runs={tmp_path}",
+        "name=run", "train.max_epochs=null", "train.max_minutes=null", "train.average=none",
+        "optim.lr=1e-30", "train.patience=1"]  # the second validation, no better, ends it
+    folder = RunFolder(tmp_path / "run")
+    for updates in (40, 400):  # the second goes on, and has a plan of its own
+        result = script("train", *base, f"train.max_updates={updates}")
+        assert result.returncode == 0, result.stderr.decode()
+        assert folder.load_config().train.validate_every == 2
+        assert b"validation every 2 updates" in result.stderr
+    recorded = map(json.loads, folder.metrics_file.read_text().splitlines())
+    assert [point["update"] for point in recorded if "validation/loss" in point] == [2, 4]
+    refused = script("train", *base, "train.max_updates=40", "train.validate_every=5")
+    assert_user_error(refused, "train.validate_every=5", "started with 2")
+
+
+def test_many_accumulated_batches_are_not_all_timed(setup, monkeypatch):
+    trainer = setup(options(accumulation=10_000))
+    sizes, step = [], trainer.updater.step
+    monkeypatch.setattr(trainer.updater, "step", lambda batches, rate: sizes.append(len(batches)) or step(batches, rate))
+    assert trainer.time_update() > 0
+    assert set(sizes) == {4} != {trainer.updates_per_epoch}
+
+
+def test_progress_never_cuts_a_number():
+    figures = ["epoch 12.34", "update 12,345", "loss 3.412", "10,670 tokens/s", "lr 4.72e-03"]
+    how = {"bar_format": "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", "postfix": "  ".join(figures)}
+    for columns in range(30, 150):
+        line = WholeFigures.format_meter(0.07, 1.0, 3700.0, ncols=columns, **how)
+        assert len(line) <= columns
+        shown = line.partition(", ")[2]
+        assert shown == "  ".join(figures[: len(shown.split("  ")) if shown else 0])
+        assert columns < 100 or shown == how["postfix"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from typing import Literal
+from urllib.parse import urlsplit
 
 from translator.config import SearchConfig, require
 
@@ -103,11 +104,13 @@ class ServeConfig:
     runs: str
     host: str
     port: int
+    hosts: tuple[str, ...]
     keys: str | None
     origins: tuple[str, ...]
     max_characters: int
     max_texts: int
     max_waiting: int
+    max_connections: int
     timeout: float
     device: Literal["auto", "cpu", "cuda", "mps"]
     precision: Literal["auto", "fp32", "bf16", "int8"]
@@ -116,10 +119,25 @@ class ServeConfig:
     def __post_init__(self) -> None:
         require(self.run != (), "run", "names no run folder")
         require(0 <= self.port < 2**16, "port", "must lie between 0 (any that is free) and 65535")
-        for name in ("max_characters", "max_texts", "max_waiting"):
+        for name in ("max_characters", "max_texts", "max_waiting", "max_connections"):
             require(getattr(self, name) >= 1, name, "must be at least 1")
+        for origin in self.origins:
+            require(origin in ("*", "null") or is_origin(origin), f"origins={origin}:",
+                    "not an origin. Write scheme and host in lower case, without a path, as https://example.org")
+        for host in self.hosts:
+            require(host == "*" or (is_origin(f"http://{host.lower()}") and ":" not in host), f"hosts={host}:",
+                    "not a name. Write it without scheme, port and path, as example.org")
         require(self.timeout > 0, "timeout", "must be above 0 seconds")
         require(self.search.n_best == 1, "search.n_best", "is what each request asks for, as alternatives: leave it at 1")
+
+
+def is_origin(text: str) -> bool:
+    """Whether a browser would send this as the origin of a page."""
+    try:
+        parts = urlsplit(text)
+        return bool(parts.scheme and parts.hostname) and text == f"{parts.scheme}://{parts.netloc}".lower() and "@" not in text
+    except ValueError:
+        return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from translator.errors import UserError
 from translator.languages import is_tag, tag_of
@@ -16,10 +16,13 @@ Files = str | tuple[str, ...] | None
 
 # Target pieces that are kept of each source piece.
 MOST_CANDIDATES = 100
-# That an output may be told to have.
-MOST_TOKENS = 1_000_000
+# That an output may be told to have; characters of a phrase that it must or must not hold, whose tokens take a step each.
+MOST_TOKENS, MOST_DEMANDED = 1_000_000, 5000
 # Of a vocabulary: for two thousand times as many, SentencePiece was still at work on 400 pairs after minutes.
 MOST_PIECES = 1_000_000
+
+# Beyond any use, and well within what float32 and int64 hold.
+LEAST, MOST_UPDATES, MOST_BATCH, MOST_MINUTES = 1e-30, 10**9, 10**9, 10**6
 
 # More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.
 MOST = {"d_model": 2**20, "d_ff": 2**20, "encoder_layers": 1000, "decoder_layers": 1000}
@@ -174,13 +177,10 @@ class OptimConfig:
     ema_decay: float
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, "optim.lr", "must be above 0")
+        within(self, "optim", lr=(LEAST, 1000), eps=(LEAST, 1), weight_decay=(0, 1000), warmup_updates=(0, MOST_UPDATES),
+               clip_norm=(LEAST, 1e30))
         require(len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas), "optim.betas",
                 "must be two numbers, each at least 0 and below 1")
-        require(self.eps > 0, "optim.eps", "must be above 0")
-        require(self.weight_decay >= 0, "optim.weight_decay", "must be at least 0")
-        require(self.warmup_updates >= 0, "optim.warmup_updates", "must be at least 0")
-        require(self.clip_norm is None or self.clip_norm > 0, "optim.clip_norm", "must be null or above 0")
         require(0 <= self.ema_decay < 1, "optim.ema_decay", "must be at least 0 (off) and below 1")
 
 
@@ -197,7 +197,7 @@ class TrainConfig:
     max_epochs: int | None
     max_updates: int | None
     max_minutes: float | None
-    validate_every: int
+    validate_every: int | None
     validation_beam: int
     metric: Literal["bleu", "chrf", "ter", "loss"]
     patience: int | None
@@ -210,19 +210,12 @@ class TrainConfig:
     timeout_minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        require(self.accumulation is None or self.accumulation >= 1, "train.accumulation", "must be null or at least 1")
-        require(self.timeout_minutes > 0, "train.timeout_minutes", "must be above 0")
-        for name in ("validate_every", "validation_beam", "average_count", "log_every"):
-            require(getattr(self, name) >= 1, f"train.{name}", "must be at least 1")
-        require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "train.batch_tokens", "must be auto or at least 1")
+        within(self, "train", accumulation=(1, 10_000), validate_every=(1, MOST_UPDATES), validation_beam=(1, 100),
+               average_count=(1, MOST_UPDATES), log_every=(1, MOST_UPDATES), r_drop=(0, 1000), sampled_softmax=(0, MOST_PIECES),
+               max_epochs=(1, MOST_UPDATES), max_updates=(1, MOST_UPDATES), patience=(1, MOST_UPDATES),
+               max_minutes=(LEAST, MOST_MINUTES), timeout_minutes=(LEAST, MOST_MINUTES), batch_tokens=(1, MOST_BATCH))
         require(0 <= self.label_smoothing < 1, "train.label_smoothing", "must be at least 0 and below 1")
-        require(self.r_drop >= 0, "train.r_drop", "must be at least 0 (off)")
-        require(self.sampled_softmax >= 0, "train.sampled_softmax", "must be at least 0 (off)")
-        limits = ("max_epochs", "max_updates", "max_minutes")
-        for name in (*limits, "patience"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"train.{name}", "must be null or above 0")
-        require(any(getattr(self, name) is not None for name in limits), "train.max_epochs",
+        require((self.max_epochs, self.max_updates, self.max_minutes) != (None, None, None), "train.max_epochs",
                 "train.max_updates and train.max_minutes are all null; set one, or training never ends")
 
     @property
@@ -239,6 +232,13 @@ class TrainConfig:
     def batches_of_update(self) -> int:
         """`accumulation`, once null is settled: one, where there is one process."""
         return self.accumulation or 1
+
+    @property
+    def interval(self) -> int:
+        """`validate_every`, once null is settled."""
+        if self.validate_every is None:
+            raise UserError("train.validate_every=null: only scripts/train.py plans validations; give a number")
+        return self.validate_every
 
     @property
     def max_tokens(self) -> int:
@@ -286,17 +286,14 @@ class SearchConfig:
     shortlist: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("beam_size", "n_best", "max_length_extra", "max_source_tokens", "groups"):
-            require(getattr(self, name) >= 1, f"search.{name}", "must be at least 1")
-        require(self.batch_tokens == "auto" or self.batch_tokens >= 1, "search.batch_tokens", "must be auto or at least 1")
-        require(self.max_length is None or self.max_length >= 1, "search.max_length", "must be null or at least 1")
-        for name in ("length_penalty", "coverage_penalty", "min_length", "min_length_ratio", "max_length_ratio", "diversity",
-                    "top_k", "seed", "no_repeat_ngram"):
-            require(getattr(self, name) >= 0, f"search.{name}", "must be at least 0")
-        for name in ("min_length", "min_length_ratio", "max_length", "max_length_ratio", "max_length_extra"):
-            require((getattr(self, name) or 0) <= MOST_TOKENS, f"search.{name}", f"must be at most {MOST_TOKENS:,}")
-        for name, most in (("length_penalty", 10), ("coverage_penalty", 1000)):  # far beyond any use, well within float32
-            require(getattr(self, name) <= most, f"search.{name}", f"must be at most {most:,}")
+        within(self, "search", beam_size=(1, 5000), n_best=(1, 5000), groups=(1, 5000), max_source_tokens=(1, MOST_TOKENS),
+               min_length=(0, MOST_TOKENS), min_length_ratio=(0, MOST_TOKENS), max_length=(1, MOST_TOKENS),
+               max_length_ratio=(0, MOST_TOKENS), max_length_extra=(1, MOST_TOKENS), length_penalty=(0, 10),
+               coverage_penalty=(0, 1000), diversity=(0, 10**9), no_repeat_ngram=(0, MOST_TOKENS), repetition_penalty=(1, 1000),
+               temperature=(1e-6, 1000), top_k=(0, MOST_PIECES), top_p=(1e-6, 1), seed=(0, 2**63), batch_tokens=(1, MOST_BATCH))
+        for name, texts in (("prefix", (self.prefix,)), ("required", self.required), ("banned", self.banned)):
+            require(all(len(text) <= MOST_DEMANDED for text in texts), f"search.{name}",
+                    f"must have at most {MOST_DEMANDED:,} characters")
         require(self.n_best <= self.beam_size, "search.n_best",
                 f"({self.n_best}) is more than search.beam_size ({self.beam_size}); raise the beam")
         require(self.n_best <= self.most_outputs, "search.n_best",
@@ -304,8 +301,6 @@ class SearchConfig:
         require(self.beam_size % self.groups == 0, "search.groups",
                 f"({self.groups}) must divide search.beam_size ({self.beam_size})")
         require(0 <= self.shortlist <= MOST_CANDIDATES, "search.shortlist", f"must be 0 (off) to {MOST_CANDIDATES}")
-        require(self.temperature >= 1e-6, "search.temperature", "must be at least 0.000001")
-        require(0 < self.top_p <= 1, "search.top_p", "must be above 0 and at most 1")
         for name, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
             require(self.sampling or getattr(self, name) == off, f"search.{name}", "is for search.sampling=true")
         require(self.mbr is None or self.most_outputs > 1, "search.mbr",
@@ -313,7 +308,6 @@ class SearchConfig:
         require(self.max_length is None or self.min_length <= self.max_length, "search.min_length",
                 f"({self.min_length}) is more than search.max_length ({self.max_length})")
         require(all(phrase.strip() for phrase in self.banned), "search.banned", "must not hold an empty phrase")
-        require(self.repetition_penalty >= 1, "search.repetition_penalty", "must be at least 1 (off)")
         require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
         require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
                 "is for plain beam search: set search.sampling=false and search.groups=1")
@@ -393,3 +387,10 @@ def require(holds: bool, option: str, rule: str) -> None:
     """UserError where an option breaks a rule."""
     if not holds:
         raise UserError(f"{option} {rule}")
+
+
+def within(config: Any, group: str, **bounds: tuple[float, float]) -> None:
+    """UserError where a number among the options is outside its bounds, which it may equal."""
+    for name, (least, most) in bounds.items():
+        value = getattr(config, name)
+        require(value in (None, "auto") or least <= value <= most, f"{group}.{name}", f"must be {least:,} to {most:,}")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 from tqdm import tqdm
 
 from translator.distributed import first
 
+# Between figures.
+APART = "  "
+# Columns of the bar where tqdm is not told how many there are.
+DEFAULT_BAR = 10
 # Seconds between lines on a console that is no terminal.
 QUIET_SECONDS = 30
 
@@ -19,18 +24,35 @@ def say(text: str) -> None:
         tqdm.write(text, file=sys.stderr)
 
 
+class WholeFigures(tqdm):
+    """A progress bar that leaves out whole figures, the last first, on a narrow terminal: tqdm would cut a number."""
+
+    @staticmethod
+    def format_meter(*measured: Any, ncols: int | None = None, postfix: str | None = None, **options: Any) -> str:
+        """Return the line for a terminal of `ncols` columns; `postfix`: figures joined by `APART`."""
+        figures = (postfix or "").split(APART)
+        while figures and ncols:
+            line = tqdm.format_meter(*measured, postfix=APART.join(figures), **options)
+            if len(line) - DEFAULT_BAR < ncols:
+                break
+            figures.pop()
+        return tqdm.format_meter(*measured, ncols=ncols, postfix=APART.join(figures), **options)
+
+
 class Progress:
     """A progress bar with ETA on a terminal; on a pipe, one line now and then."""
 
     def __init__(self, *, done: float) -> None:
         """`done`: of the whole, from 0 to 1."""
-        self._bar = tqdm(
+        self._bar = WholeFigures(
             total=1.0, initial=done, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
-            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False)
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False,
+            dynamic_ncols=True)
         self._said = time.monotonic()
 
-    def advance(self, done: float, text: str) -> None:
-        """So much is done now, with the figures of the moment in words."""
+    def advance(self, done: float, *figures: str) -> None:
+        """Show that this share is done, with the figures of the moment, such as `loss 3.21`."""
+        text = APART.join(figures)
         self._bar.n = done
         self._bar.set_postfix_str(text)
         if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from translator.config import SearchConfig
+from translator.config import MOST_DEMANDED, SearchConfig
 from translator.languages import split_tag, tag_of
 from translator.sentences import split_clauses, split_sentences
 from translator.terminology import Terminology
@@ -159,6 +159,8 @@ class Planner:
                 "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
                 "search.keep_places")
         for text in (*required, prefix):
+            if len(text) > MOST_DEMANDED:
+                raise Refusal(f"must hold {text[:20]!r}..., a text of more than {MOST_DEMANDED:,} characters")
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise Refusal(f"{text!r} holds half a character")
             if UNK_ID in self.target_tokenizer.encode([text])[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -24,6 +25,8 @@ DPI = 150
 COLOURS = ("#1f5fa8", "#d9772b")  # of one run, and of another beside it
 # Inches of a cell of an attention map, in which a label of so many points can be read, and of a letter of it.
 CELL, LABEL_SIZE, LETTER = 0.17, 7, 0.09
+# Points of the titles of a panel and of the whole, and inches of a letter for each point.
+PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_OF_POINT = 8, 10, 0.0085
 # Of one picture: what a viewer shows, and memory holds.
 MOST_PIXELS = 100_000_000
 
@@ -86,8 +89,10 @@ def draw_attention(
     source, target = labels[: len(source)], labels[len(source) :]
     rows = -(-len(panels) // columns)
     longest = LETTER * max(map(len, labels))
-    width = 1 + longest + columns * (0.15 + CELL * len(source))
-    height = 0.5 + rows * (0.35 + longest + CELL * len(target))
+    panel = max(CELL * len(source), PANEL_TITLE_SIZE * LETTER_OF_POINT * max(map(len, panels)))
+    width = 1 + longest + columns * (0.15 + panel)
+    title = textwrap.fill(title, max(1, int(width / (TITLE_SIZE * LETTER_OF_POINT))))
+    height = 0.5 + 0.2 * title.count("\n") + rows * (0.35 + longest + CELL * len(target))
     if width * height * DPI**2 > MOST_PIXELS:
         raise UserError(
             f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces make a picture of {width * DPI:,.0f} x "
@@ -103,10 +108,10 @@ def draw_attention(
             axes.set_yticks(range(len(target)), target, **how)
         else:
             axes.set_yticks([])
-        axes.set_title(name, fontsize=LABEL_SIZE + 1)
+        axes.set_title(name, fontsize=PANEL_TITLE_SIZE)
     bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
     bar.ax.tick_params(labelsize=LABEL_SIZE)
-    figure.suptitle(title, fontsize=LABEL_SIZE + 3)
+    figure.suptitle(title, fontsize=TITLE_SIZE)
     return figure
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -61,9 +62,11 @@ class Tracker:
             for name, value in values.items():
                 self._writer.add_scalar(name, value, update)
 
-    def text(self, update: int, name: str, markdown: str) -> None:
+    def table(self, update: int, name: str, rows: Sequence[Sequence[str]]) -> None:
+        """Show rows of text in TensorBoard, the first as their header."""
+        header, *others = (f"| {' | '.join(map(_literal, row))} |" for row in rows)
         with self._writing():
-            self._writer.add_text(name, markdown, update)
+            self._writer.add_text(name, "\n".join([header, "|---" * len(rows[0]) + "|", *others]), update)
 
     def attention_map(self, update: int, name: str, weights: Tensor, source: Sequence[str], target: Sequence[str]) -> None:
         """Draw attention weights (H, T, S), one panel a head, with the pieces along the axes."""
@@ -91,6 +94,11 @@ class Tracker:
             raise UserError(
                 f"{error.filename or self.metrics_file.parent}: measurements cannot be written: {error.strerror}; the same "
                 "command goes on from the last checkpoint there is") from error
+
+
+def _literal(text: str) -> str:
+    """Return Markdown for the cell of a table that shows the text as it is: data must not load images, or break the table."""
+    return re.sub(r"[\\`*_\[\]!|<>&~]", lambda match: f"&#{ord(match[0])};", " ".join(text.split()))
 
 
 def read_history(metrics_file: Path) -> tuple[History, int]:

@@ -44,6 +44,7 @@ TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less 
 RESUMABLE_CHECKPOINTS = 2
 # Updates after which memory that lies about in pieces is given back: that costs about a third of an update.
 GIVE_BACK_EVERY = 50
+TIMED_BATCHES = 4  # of an update, in each process; one may take many, and nobody should wait for all of them to be timed
 # Sentences of a bad batch that are named.
 NAMED_SENTENCES = 5
 # A gradient that is not finite at a smaller scale than this has another reason.
@@ -106,16 +107,17 @@ class Trainer:
         # Not on a GPU, whose memory a training that is resumed would need twice for it.
         remembered = {name: tensor.to("cpu", copy=True) for name, tensor in self.updater.state().items()}
         scaler = self.updater.scaler.state_dict()
-        seconds = 0.0
         largest, usual = self.batches.of_sizes(self.state.epoch, 1.0, 0.5)
+        rounds = self._rounds(min(self.config.train.batches_of_update, len(self.batches.plan(self.state.epoch))))
+        timed = min(rounds, TIMED_BATCHES)
         set_up = 2 if self.updater.device.type == "cuda" else 1  # where updates are replayed, one of them pays for recording
         for batch in (largest, *[usual] * set_up, usual):
             start = time.perf_counter()
-            self.updater.step([batch] * self._rounds(self.config.train.batches_of_update), 0.0)
+            self.updater.step([batch] * timed, 0.0)
             seconds = time.perf_counter() - start
         self.updater.load_state(remembered)
         self._load_scaler(scaler)
-        return seconds
+        return seconds * rounds / timed
 
     @property
     def updates_per_epoch(self) -> int:
@@ -240,12 +242,9 @@ class Trainer:
         return fraction_done(
             self.config.train, epochs=self._epochs(), updates=self.state.update, minutes=self.state.seconds / 60)
 
-    def _out_of_budget(self) -> bool:
-        return self._fraction() >= 1
-
     def _stop_reason(self) -> str:
         """Why training is over; empty while it is not."""
-        if self._out_of_budget():
+        if self._fraction() >= 1:
             return "the limit set in train.max_epochs, train.max_updates or train.max_minutes"
         if out_of_patience(self.state.validations, self.config.train):
             return f"no better {self.config.train.metric} in {self.config.train.patience} validations"
@@ -257,7 +256,7 @@ class Trainer:
             return False
         if update == 0:
             return self.config.init is not None  # which tells what there is to improve on
-        return self._out_of_budget() or update % self.config.train.validate_every == 0
+        return self._fraction() >= 1 or update % self.config.train.interval == 0
 
     # Validation and the choice of weights
 
@@ -392,8 +391,8 @@ class Trainer:
             **({"train/skipped": self.state.skipped} if self.updater.scaler.is_enabled() else {})})
         self._progress.advance(
             self._fraction(),
-            f"{self.unit} {self._epochs():.2f}  update {self.state.update:,}  loss {loss:.3f}  "
-            f"{tokens_per_second:,.0f} tokens/s  lr {step.learning_rate:.2e}")
+            f"{self.unit} {self._epochs():.2f}", f"update {self.state.update:,}", f"loss {loss:.3f}",
+            f"{tokens_per_second:,.0f} tokens/s", f"lr {step.learning_rate:.2e}")
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

@@ -88,9 +88,8 @@ class Validator:
             f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
-        rows = [("source", "translation", "reference"), ("---",) * 3]
-        rows += zip(samples["source"], translations, samples["target"], strict=False)
-        tracker.text(update, "validation/samples", "\n".join(f"| {' | '.join(row)} |" for row in rows))
+        rows = zip(samples["source"], translations, samples["target"], strict=False)
+        tracker.table(update, "validation/samples", [("source", "translation", "reference"), *rows])
         if self._drawn is not None:
             tracker.attention_map(update, "validation/attention", *self._attention_of(self.corpus.validation[self._drawn]))
 

@@ -104,7 +104,9 @@ class Sampling:
             tempered, tokens = tempered.topk(min(self.config.top_k or tempered.size(1), tempered.size(1)))
         mass = tempered.cumsum(dim=-1)
         if self.config.top_p < 1:  # the smallest set of the likeliest tokens that holds so much (Holtzman et al. 2020)
-            tempered = tempered.masked_fill(mass - tempered >= self.config.top_p * mass[:, -1:], 0)
+            beyond = mass - tempered >= self.config.top_p * mass[:, -1:]
+            beyond[:, 0] = False  # the likeliest stays, also where float32 holds top_p as 0
+            tempered = tempered.masked_fill(beyond, 0)
             mass = tempered.cumsum(dim=-1)
         # Above zero, and no more than all mass, so that the token at which it is reached has some.
         drawn = (self.draws[sentences, step, None] * mass[:, -1:]).clamp(min=torch.finfo(mass.dtype).tiny)

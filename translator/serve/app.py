@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import mimetypes
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,12 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.staticfiles import StaticFiles
 
 from translator.errors import UserError
 from translator.serve.api import Api
 from translator.serve.batcher import Full
 from translator.serve.fields import Detection, Fields, Translation, read_fields
+from translator.serve.hosts import KnownHosts
 from translator.serve.service import Unanswerable
 
 # A character takes at most this many bytes, as two \uXXXX of JSON or four %XX of a form; and there are the other fields.
@@ -28,15 +30,6 @@ PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
-
-
-class Page(StaticFiles):
-    """The page's files, which may load nothing from elsewhere."""
-
-    def file_response(self, *args: Any, **options: Any) -> Response:
-        response = super().file_response(*args, **options)
-        response.headers.update(PAGE_HEADERS)
-        return response
 
 
 def create_app(api: Api) -> FastAPI:
@@ -74,11 +67,27 @@ def create_app(api: Api) -> FastAPI:
     async def tell_of_bug(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": "Cannot translate text: the server's log says why"}, 500)
 
-    app.mount("/", Page(directory=Path(__file__).parent / "page", html=True))
+    for file in (Path(__file__).parent / "page").iterdir():
+        for path in ("/", f"/{file.name}") if file.name == "index.html" else (f"/{file.name}",):
+            app.add_api_route(path, _serving(file), methods=["GET", "HEAD"])
     if api.config.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=api.config.origins, allow_methods=["GET", "POST"], allow_headers=["Content-Type"])
+    app.add_middleware(KnownHosts, names=(api.config.host, *api.config.hosts))
     return app
+
+
+def _serving(file: Path) -> Callable[[Request], Awaitable[Response]]:
+    """A route for a file of the page, which may load nothing from elsewhere; kept in memory, without a file descriptor."""
+    content, (media_type, _) = file.read_bytes(), mimetypes.guess_type(file.name)
+    headers = PAGE_HEADERS | {"ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+
+    async def serve(request: Request) -> Response:
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
+
+    return serve
 
 
 def _answering(

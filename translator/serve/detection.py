@@ -1,8 +1,9 @@
-"""Languages: their names, and which of those served a text is written in (floor 7)."""
+"""Languages: their names and codes, and which of them a text is written in (floor 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -16,15 +17,33 @@ def name_of(code: str) -> str:
         return code
 
 
+def served_code(code: str, languages: Sequence[str]) -> str:
+    """Return the language of those served that a code such as `EN` or `en-US` asks for; the code itself where there is none.
+
+    Subtags are dropped from the end until one fits (RFC 4647, section 3.4).
+    """
+    if code in languages:
+        return code
+    known = {_tag(language): language for language in languages}
+    subtags = _tag(code).split("-")
+    lengths = range(len(subtags), 0, -1)
+    return next((known[tag] for length in lengths if (tag := "-".join(subtags[:length])) in known), code)
+
+
+def _tag(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
 class Detector:
-    """Tells apart some languages, those of them that py3langid knows."""
+    """Tell all languages that py3langid knows apart."""
 
     def __init__(self, languages: Sequence[str]) -> None:
+        """`languages`: those served, for whose codes, such as `en-US`, its own ones stand."""
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        self.languages = [code for code in languages if code in self._identifier.labels]
-        self._identifier.set_languages(self.languages)
+        self._served = {_tag(language).split("-")[0]: language for language in languages}
 
-    def detect(self, text: str) -> list[dict[str, str | float]]:
-        """The languages, the likeliest first, as LibreTranslate tells them: confidence from 0 to 100, together 100."""
-        ranked = self._identifier.rank(text) if self.languages else []
-        return [{"language": code, "confidence": round(100 * probability, 1)} for code, probability in ranked]
+    def detect(self, text: str) -> list[dict[str, Any]]:
+        """Return the languages, the likeliest first, as LibreTranslate does: confidence from 0 to 100, together 100."""
+        return [
+            {"language": self._served.get(code, code), "confidence": round(100 * float(probability), 1)}
+            for code, probability in self._identifier.rank(text)]

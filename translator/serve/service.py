@@ -79,7 +79,8 @@ class Service:
                 if (source, target) in self.translators:
                     raise UserError(f"run={run}: another run is for {source} to {target} too; name one of them")
                 self.translators[source, target] = translator
-        self.detector = Detector(sorted({source for source, _ in self.translators}))
+        self.codes = sorted(set(itertools.chain.from_iterable(self.translators)))
+        self.detector = Detector(self.codes)
         tokens = next(iter(self.translators.values())).tokens_at_once(self.search)
         self.batcher: Batcher[Kind, Unit] = Batcher(
             self._work, size=lambda unit: len(unit.ids), batch_tokens=tokens // self.search.beam_size,
@@ -97,8 +98,8 @@ class Service:
             {"code": code, "name": name_of(code), "targets": [t for s, t in self.translators if s == code]}
             for code in dict.fromkeys(itertools.chain.from_iterable(self.translators))]
 
-    async def detect(self, text: str) -> list[dict[str, str | float]]:
-        """The source languages, the likeliest first."""
+    async def detect(self, text: str) -> list[dict[str, Any]]:
+        """All languages that can be told apart, the likeliest first."""
         return await asyncio.to_thread(self.detector.detect, text)
 
     async def translate(
@@ -172,3 +173,12 @@ def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int, search: 
         of_lines.append([text + end for text in translation.texts])
     ranked = ("\n".join(texts[min(rank, len(texts) - 1)] for texts in of_lines) for rank in range(n_best))
     return list(dict.fromkeys(ranked))
+
+
+def untouched(text: str) -> list[list[Answer]]:
+    """Return the answers to a text that needs no translation: its lines."""
+    def answer(line: str) -> Answer:
+        translation = {"text": line, "score": 0.0, "hit_limit": False, "tokens": []}
+        return Answer(Translation((line,)), {"source": [line], "translations": [translation]})
+
+    return [[answer(line.removesuffix("\r"))] for line in text.split("\n")]

@@ -5,6 +5,9 @@ const FAINT = 0.15; // of the most attended to: what has less is not marked
 const AUTO = "auto";
 // A word begins with a space, or is a letter of a script that puts none between words.
 const BEGINS_WORD = /^[\s\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
+// What no word is read from; signs that are read as words, such as %, are not among it.
+const PUNCTUATION = /^(?:(?![%&@#§])\p{P}|\s)*$/u;
+const PUNCTUATION_AROUND = /^(?:(?![%&@#§])\p{P}|\s)+|(?:(?![%&@#§])\p{P}|\s)+$/gu;
 
 const $ = id => document.getElementById(id);
 const text = $("text"), mirror = $("mirror"), output = $("output"), source = $("source"), target = $("target");
@@ -171,15 +174,19 @@ function wordsOf(sentence, marksOf) {
   const { text, tokens } = translationOf(sentence);
   // Where characters were copied into the text, tokens and text differ, and the text is what counts.
   if (tokens.map(token => token.text).join("").trim() !== text) return [text];
-  const words = [];
-  for (const token of tokens) {
-    if (!words.length || BEGINS_WORD.test(token.text)) words.push([]);
-    words.at(-1).push(token);
-  }
-  return words.flatMap((word, number) => {
+  return inWords(tokens, token => token.text).flatMap((word, number) => {
     const space = number && /^\s/.test(word[0].text) ? " " : "";
     return [space, drawWord(sentence, word, marksOf)];
   });
+}
+
+function inWords(pieces, textOf) {
+  const words = [];
+  for (const piece of pieces) {
+    if (!words.length || BEGINS_WORD.test(textOf(piece))) words.push([]);
+    words.at(-1).push(piece);
+  }
+  return words;
 }
 
 function drawWord(sentence, tokens, marksOf) {
@@ -196,8 +203,8 @@ function drawWord(sentence, tokens, marksOf) {
     const weights = weightsOf(sentence, tokens);
     marksOf().forEach((mark, place) => mark.style.setProperty("--weight", weights[place]));
     const sure = Math.round(100 * Math.exp(tokens.reduce((sum, token) => sum + token.log_probability, 0)));
-    const from = sentence.source[weights.indexOf(1)];
-    say(`“${word.textContent}”, ${sure} % sure` + (from === undefined ? "" : `, from “${from.trim()}”`));
+    const from = PUNCTUATION.test(word.textContent) ? "" : originOf(sentence, weights);
+    say(`“${word.textContent}”, ${sure} % sure` + (from && `, from “${from}”`));
   };
   const select = () => {
     attend();
@@ -240,9 +247,19 @@ function drawAlternatives() {
 // What a word attended to
 
 function weightsOf(sentence, tokens) {
-  const weights = sentence.source.map((_, place) => tokens.reduce((sum, token) => sum + token.attention[place], 0));
+  const spoken = tokens.filter(token => !PUNCTUATION.test(token.text)); // a full stop at a word's end is not the word
+  const weights = sentence.source.map((span, place) => spoken.length && PUNCTUATION.test(span) ? 0
+    : (spoken.length ? spoken : tokens).reduce((sum, token) => sum + token.attention[place], 0));
   const most = Math.max(...weights);
   return weights.map(weight => (weight <= FAINT * most ? 0 : weight / most));
+}
+
+// The source word with most of the weights, without the punctuation beside it.
+function originOf(sentence, weights) {
+  const words = inWords(sentence.source.map((text, place) => ({ text, weight: weights[place] })), piece => piece.text);
+  const weightOf = word => word.reduce((sum, piece) => sum + piece.weight, 0);
+  const best = words.reduce((best, word) => weightOf(word) > weightOf(best) ? word : best);
+  return weightOf(best) ? best.map(piece => piece.text).join("").replace(PUNCTUATION_AROUND, "") : "";
 }
 
 function rest() {

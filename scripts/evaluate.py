@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import io
 import sys
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.commands import EvaluateConfig
 from translator.cpu import tune_cpu
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
 from translator.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
 from translator.run_folder import RunFolder, chosen_runs
@@ -43,10 +45,10 @@ def main(composed: DictConfig) -> None:
     for team, translator in zip(teams, translators, strict=True):
         evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
         label, folder = " + ".join(map(str, team)), runs[0] / folder_name(name, team, own=team is runs)
-        print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
         if config.source_file is not None:  # files may share a name, a run's splits do not
             folder = evaluation.beside_others(folder)
-        evaluation.save(folder)
+        evaluation.save(folder)  # first: whoever reads what is printed may have left
+        print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
         print(f"written to {folder}")
         systems.append((label, evaluation))
     if config.against:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 from pathlib import Path
 
 import hydra
@@ -9,7 +11,6 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.commands import ExportConfig
-from translator.errors import one_line_errors
 from translator.export import exportable, module_of
 from translator.export.card import model_card
 from translator.export.decoding import Decoding

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 from pathlib import Path
 
 import hydra
@@ -11,7 +13,7 @@ from omegaconf import DictConfig
 from translator.building import from_hydra, named_options
 from translator.config import RunConfig
 from translator.console import say
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.lock import sole_user
 from translator.pretrained import adopt, load_pretrained
 from translator.run_folder import RunFolder

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import dataclasses
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from translator.building import from_hydra
 from translator.commands import PlotAttentionConfig
 from translator.console import say
 from translator.cpu import tune_cpu
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.files import write_bytes
 from translator.plots import draw_attention, png, undrawn
 from translator.run_folder import chosen_runs

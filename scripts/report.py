@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 from pathlib import Path
 
 import hydra
@@ -10,7 +12,6 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.commands import ReportConfig
 from translator.cpu import tune_cpu
-from translator.errors import one_line_errors
 from translator.report import write_report
 from translator.run_folder import chosen_runs
 

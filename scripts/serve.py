@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import signal
 import socket
 import sys
@@ -14,7 +16,7 @@ from translator.building import from_hydra
 from translator.commands import ServeConfig
 from translator.console import say
 from translator.cpu import tune_cpu
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.run_folder import chosen_runs
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.commands import ShortlistConfig
 from translator.data import prepare
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.run_folder import RunFolder, chosen_runs
 from translator.shortlist_learning import learn_shortlist
 

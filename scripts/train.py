@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from translator.cpu import tune_cpu
 from translator.data import Corpus, describe, prepare
 from translator.device import name_of_precision, resolve_device, resolve_precision
 from translator.distributed import decide, first, size, together
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.interruption import Interrupted

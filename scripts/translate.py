@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import dataclasses
 import itertools
 import sys
@@ -18,7 +20,7 @@ from translator.building import from_hydra
 from translator.commands import TranslateConfig
 from translator.cpu import tune_cpu
 from translator.device import resolve_device, settled_precision
-from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
+from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 from translator.lines import (
     Format,
     Line,

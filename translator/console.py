@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 from tqdm import tqdm
 
 from translator.distributed import first
+from translator.errors import UserError
 
 # Seconds between lines on a console that is no terminal.
 QUIET_SECONDS = 30
@@ -17,6 +19,12 @@ def say(text: str) -> None:
     """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
     if first():
         tqdm.write(text, file=sys.stderr)
+
+
+def require_stdout(what: str, instead: str) -> None:
+    """Raise UserError where stdout was closed, as by `>&-`, before work whose only result goes there."""
+    if getattr(sys.stdout, "name", None) == os.devnull:  # as translator/script.py opens it
+        raise UserError(f"stdout: is closed, and {what} would be lost. {instead}")
 
 
 class Progress:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def writing(path: Path | str, kept: str = "") -> Iterator[None]:
+    """Raise UserError inside where `path` cannot be written, with what was kept: a full disk's own error names no file."""
+    try:
+        yield
+    except BrokenPipeError:  # its reader has left
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}. {kept}") from error
 
 
 def take_place(partial: Path, path: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from translator.console import require_stdout
 from translator.errors import UserError
 from translator.files import take_place
 from translator.lock import locked
@@ -32,6 +33,8 @@ class Output:
         self.partial, self.about = Path(f"{self.path}.partial"), Path(f"{self.path}.partial.job")
         self.done = 0  # lines that an earlier process has written
         self.refused = 0  # of all lines
+        if name is None:
+            require_stdout("the lines", "Name a file: output=FILE.")
         if self.path is None:
             return
         if any(other is not None and Path(other).resolve() in (self.path, self.partial, self.about) for other in read):

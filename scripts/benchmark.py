@@ -36,8 +36,8 @@ from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
 from translator.device import DecodingPrecision, resolve_device, resolve_precision
 from translator.errors import UserError
-from translator.files import writing
-from translator.run_folder import RunFolder
+from translator.files import require_writable, writing
+from translator.run_folder import RunFolder, require_not_of_a_run
 from translator.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
 from translator.tatoeba import fetch_default
 from translator.trainer import Trainer, new_model
@@ -70,6 +70,9 @@ def main() -> None:
     require_wanted(parser, options)
     if options.output.is_dir():
         raise UserError(f"--output: {options.output} is a folder; name a file")
+    for target in filter(None, (options.output, options.trace)):
+        require_not_of_a_run(target)
+        require_writable(target.parent)
     if options.compare:
         require_stdout("the ratios", "Redirect it to a file: > FILE.")
         before, after = map(load_report, options.compare)

@@ -15,7 +15,7 @@ from translator.export import exportable, module_of
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
-from translator.files import write_text
+from translator.files import require_no_link, write_text
 from translator.run_folder import RunFolder, chosen_runs
 
 
@@ -27,7 +27,7 @@ def main(composed: DictConfig) -> None:
     [run] = chosen_runs(config.run, config.runs)
     translator = exportable(run)
     decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
-    output = Path(config.output) if config.output else run / default_name(config)
+    output = Path(config.output) if config.output else require_no_link(run / default_name(config))
     with replaced(output, run, config.format) as folder:
         options = {"quantization": config.quantization} if config.format == "ctranslate2" else {}
         exporter.write(translator, decoding, folder, **options)

@@ -14,6 +14,7 @@ from translator.building import from_hydra, named_options
 from translator.config import RunConfig
 from translator.console import say
 from translator.errors import UserError
+from translator.files import require_writable
 from translator.lock import sole_user
 from translator.pretrained import adopt, load_pretrained
 from translator.run_folder import RunFolder
@@ -32,6 +33,7 @@ def main(composed: DictConfig) -> None:
     folder = RunFolder(Path(config.runs) / config.name)
     if folder.has_begun():
         raise UserError(f"{folder.path}: there is a run already; choose another name=")
+    require_writable(folder.path)
     pretrained = load_pretrained(config.init, config)
     config = adopt(config, pretrained, named)
     with sole_user(folder.path):

@@ -11,6 +11,7 @@ from translator.building import from_hydra
 from translator.commands import ShortlistConfig
 from translator.data import prepare
 from translator.errors import UserError
+from translator.files import require_writable
 from translator.run_folder import RunFolder, chosen_runs
 from translator.shortlist_learning import learn_shortlist
 
@@ -21,6 +22,7 @@ def main(composed: DictConfig) -> None:
     asked = from_hydra(ShortlistConfig, composed)
     [run] = chosen_runs(asked.run, asked.runs)
     folder = RunFolder(run)
+    require_writable(run)
     config, tokenizers = folder.load_config(), folder.load_tokenizers()
     if "splits" not in folder.load_report():
         raise UserError(

@@ -34,7 +34,7 @@ from translator.lines import (
     translation_of,
 )
 from translator.output import Output
-from translator.run_folder import RunFolder, chosen_runs
+from translator.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.translate import CHUNK
 from translator.translation import Request, decoded
 from translator.workers import Job, translate_all
@@ -102,6 +102,8 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
 
 def take_up(config: TranslateConfig, shaped: dict[str, Any] | None, *read: str | None) -> Output:
     """The output, gone on with where all that shapes it is known and the same. `read`: what it is made of besides the input."""
+    if config.output is not None:
+        require_not_of_a_run(Path(config.output))
     output = Output(config.output, shaped, read=[config.input, *read])
     if output.done:
         tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)

@@ -17,6 +17,7 @@ Safetensors files hold the SHA-256 of what they say, which is looked at whenever
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping
@@ -28,12 +29,24 @@ from translator.checkpoint import Checkpoint, Checkpoints
 from translator.config import RunConfig
 from translator.console import say
 from translator.errors import UserError
-from translator.files import Weights, load_tensors, read_plain, save_tensors, write_bytes, write_text
+from translator.files import (
+    Weights,
+    load_tensors,
+    read_plain,
+    require_no_link,
+    save_tensors,
+    write_bytes,
+    write_text,
+)
 from translator.shortlist import Shortlist
 from translator.tokenizer import Tokenizer
 
 # To be raised when a run folder changes so that older releases would misread it.
 FORMAT = 1
+# The names of what a run keeps for itself.
+OWN = (
+    "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
+    "shortlist.safetensors", "tensorboard", "checkpoints", "evaluation-*", ".lock*")
 
 
 class RunFolder:
@@ -58,6 +71,8 @@ class RunFolder:
         config.yaml comes last: a folder that has one has the rest. Of a run that has begun only the options are new; UserError
         where it was made of other data than these.
         """
+        for name in ("checkpoints", "tensorboard", "evaluation-test"):
+            require_no_link(self.path / name)
         begun = self.has_begun()
         if begun:
             self.require_same_data(tokenizers, report)
@@ -202,7 +217,10 @@ class RunFolder:
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
         """`Checkpoints.save`, in the folder that was laid out and in no other that has taken its name."""
         self._require_in_place()
-        self.checkpoints.save(update, weights, training, state)
+        try:
+            self.checkpoints.save(update, weights, training, state)
+        except UserError as error:
+            raise UserError(f"{error} The checkpoints before it are kept, and the same command resumes from there.") from error
 
     def newest_checkpoint(self, read: dict[int, Checkpoint]) -> int | None:
         """`Checkpoints.newest_whole`, for the sole user of the folder; UserError where there were some and none is left."""
@@ -242,6 +260,16 @@ def _identity(folder: Path) -> tuple[int, int]:
     """What tells a folder from another that has taken its name."""
     about = folder.stat()
     return about.st_dev, about.st_ino
+
+
+def require_not_of_a_run(output: Path) -> None:
+    """Raise UserError where a command would write over what a run keeps for itself, by whatever links."""
+    path = output.resolve()
+    for folder in path.parents:
+        run, name = RunFolder(folder), path.relative_to(folder).parts[0]
+        if any(fnmatch.fnmatch(name, own) for own in OWN) and run.config_file.is_file() and (
+                run.report_file.is_file() or run.model_file.is_file()):
+            raise UserError(f"output={output}: {name} belongs to the run in {folder}. Name another output.")
 
 
 def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from translator.script import one_line_errors
 
+import dataclasses
 from pathlib import Path
 
 import hydra
@@ -29,6 +30,8 @@ def main(composed: DictConfig) -> None:
     if not {"data.source", "data.target"} <= set(named):
         raise UserError('data.source and data.target: say which languages it is for: ARGS="data.source=en data.target=de"')
     config = from_hydra(RunConfig, composed)
+    if "name" not in named:
+        config = dataclasses.replace(config, name=Path(composed.init).name)
     assert config.init is not None
     folder = RunFolder(Path(config.runs) / config.name)
     if folder.has_begun():

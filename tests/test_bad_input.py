@@ -181,7 +181,8 @@ def test_translate(script, run_folder, bad, case):
 
 OF_THE_RUN = {
     "report": "run={run} output={run}/checkpoints", "plot_attention": "run={run} text=x output={run}/tensorboard/x",
-    "export": "format=ctranslate2 run={run} output={run}/evaluation-test", "benchmark": "--run={run} --output={run}/outcome.json"}
+    "export": "format=ctranslate2 run={run} output={run}/evaluation-test",
+    "benchmark": "--run={run} --output={run}/outcome.json"}
 
 
 @pytest.mark.parametrize("name", OF_THE_RUN)

@@ -408,9 +408,9 @@ def test_a_stranger_s_python_is_not_run_whatever_stdin_says(script: Script, fold
     """`transformers` would ask whether to, and do so on "y"."""
     folder = shutil.copytree(folders["marian"], tmp_path / "model")
     (folder / "theirs.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    code = {"AutoConfig": "theirs.C", "AutoModelForSeq2SeqLM": "theirs.M", "AutoTokenizer": ["theirs.T", None]}
     options = json.loads((folder / name).read_text()) | {
-        "model_type": "strange", "tokenizer_class": "Strange", "auto_map": {
-            "AutoConfig": "theirs.Config", "AutoModelForSeq2SeqLM": "theirs.Model", "AutoTokenizer": ["theirs.Tokenizer", None]}}
+        "model_type": "strange", "tokenizer_class": "Strange", "auto_map": code}
     (folder / name).write_text(json.dumps(options))
     result = script("import", f"init={folder}", f"runs={tmp_path}", "name=x", *LANGUAGES, stdin=b"y\ny\ny\n")
     if name == "config.json":

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, ROOT, TINY, write_pairs
+from tests.conftest import PAIRS, ROOT, TINY, assert_user_error, write_pairs
 from translator.interruption import Interrupted, Interruption
 from translator.overrides import split_words, take_literally
 from translator.run_folder import RunFolder
@@ -77,6 +77,13 @@ def test_scripts_work_with_stderr_closed(tmp_path, script, name):
     command = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), f"run={tmp_path}/run"]
     result = subprocess.run(["sh", "-c", 'exec "$@" 2>&-', "sh", *command], cwd=ROOT, capture_output=True, timeout=120)
     assert (result.returncode, bool(result.stdout)) == (0, True)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "MemoryError('std::bad_alloc')", "RuntimeError('std::bad_alloc')"])
+def test_memory_that_does_not_suffice_is_one_line(error):
+    code = f"from translator.script import one_line_errors\nwith one_line_errors(): raise {error}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=60)
+    assert_user_error(result, "out of memory")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

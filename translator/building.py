@@ -13,6 +13,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from translator.errors import UserError, no_such_option
+from translator.files import read_plain
 
 Config = TypeVar("Config")
 
@@ -33,7 +34,7 @@ def named_options(overrides: Iterable[str]) -> list[str]:
 def read_yaml(path: Path) -> Any:
     """What a YAML file such as a run's `config.yaml` holds, nothing in it interpolated."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path).decode()
         # A few lines can stand for more values than memory holds, or take hours to read: not those that `to_yaml` writes.
         depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
+# How allocators that have no exception of their own say that memory does not suffice.
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
 class UserError(Exception):
@@ -14,6 +16,12 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))  # what it quotes may hold line breaks
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory did not suffice, by whichever allocator or library it was raised."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
+        sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def no_such_option(name: str, where: str, names: Iterable[str]) -> str:

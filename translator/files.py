@@ -28,6 +28,8 @@ Weights = dict[str, Tensor]
 SUM = "sha256"
 # Bytes that a folder must have room for before work begins whose results go there: a report with its pictures takes as much.
 ROOM = 1 << 20
+# Bytes of the largest file of a run folder that is read as a whole; of its weights, none is.
+LARGEST = 1 << 28
 # Errors of a disk, or of a user's share of it, that is full: only writing raises them.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The first bytes of what gzip has packed.
@@ -53,6 +55,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def load_tensors(path: Path) -> Weights:
     """The tensors of a safetensors file; UserError where it is damaged, by its own sum if it holds one."""
+    if not path.is_file():  # a FIFO would be waited for
+        raise UserError(f"{path}: damaged or missing weights: no such file, or not a regular one; take the file from a copy")
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
@@ -91,11 +95,18 @@ def unsealed(path: Path) -> dict[str, Any]:
     return state
 
 
-def read_plain(path: Path) -> bytes:
-    """What a file holds. A link to a device such as /dev/zero would be read for ever: it counts as missing."""
+def read_plain(path: Path, limit: int = LARGEST) -> bytes:
+    """Return what a regular file of at most `limit` bytes holds; OSError for any other.
+
+    A device such as /dev/zero would be read for ever, a FIFO waited for: they count as missing, also behind a link.
+    """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    return path.read_bytes()
+        raise FileNotFoundError(errno.ENOENT, "no such file, or not a regular one", str(path))
+    with path.open("rb") as file:
+        content = file.read(limit + 1) if path.stat().st_size <= limit else None
+    if content is None or len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes, as no such file is", str(path))
+    return content
 
 
 def _canonical(state: Mapping[str, Any]) -> bytes:

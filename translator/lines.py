@@ -23,6 +23,9 @@ from translator.translation import Request, Translation
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
+# Bytes of a line: of a longer one only so many, and one more, are kept, to refuse it.
+LONGEST = 1 << 24
+TOO_LONG = f"longer than {LONGEST:,} bytes"
 # Fields of an object that an answer writes: those that an earlier answer wrote are not taken for the asker's.
 ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused"}
 
@@ -46,6 +49,8 @@ def format_of(name: str | None, chosen: Format | Literal["auto"]) -> Format:
 
 def parse(line: bytes, form: Format) -> Line:
     """A text as it is; an object {"source": ..., "prefix": ..., "required": [...]}, of which the last two may be missing."""
+    if len(line) > LONGEST:
+        return Line(Request(""), f"{TOO_LONG}; not translated", size=len(line) + 1)
     return dataclasses.replace(_parse(line, form), size=len(line) + 1)
 
 
@@ -69,6 +74,8 @@ def _parse(line: bytes, form: Format) -> Line:
 
 def translation_of(line: bytes, form: Format) -> str | bytes:
     """A line of translations that are given: a text as it is; of an object its "translation", ValueError where it has none."""
+    if len(line) > LONGEST:
+        raise ValueError(TOO_LONG)
     if form == "text":
         return line
     text = _object(line).get("translation")
@@ -164,13 +171,15 @@ def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "inp
     """
     mark = codecs.BOM_UTF8  # that Windows puts before the first
     rest: list[bytes] = []  # the pieces of a line whose end has not come yet
+    length = 0
     try:
         while data := file.read1(READ_BYTES):
             first, *others = data.split(b"\n")
-            rest.append(first)
+            rest.append(first[: max(0, LONGEST + 1 - length)])
+            length += len(first)
             if others:
                 yield [line.removesuffix(b"\r") for line in (b"".join(rest).removeprefix(mark), *others[:-1])]
-                rest, mark = [others[-1]], b""
+                rest, length, mark = [others[-1]], len(others[-1]), b""
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{option}={name}: damaged .gz file: {error}") from error
     if last := b"".join(rest).removeprefix(mark):

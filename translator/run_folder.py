@@ -211,7 +211,7 @@ class RunFolder:
         """What `save_outcome` was given; None while training has not ended, or where it is damaged: it can be made again."""
         try:
             return json.loads(read_plain(self.outcome_file))
-        except (FileNotFoundError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
@@ -247,12 +247,12 @@ class RunFolder:
 
     def _check_sums(self) -> None:
         """UserError where a file is not what SHA256SUMS says; a folder older than these sums has none."""
-        for line in self.sums_file.read_bytes().splitlines() if self.sums_file.is_file() else ():
+        for line in read_plain(self.sums_file).splitlines() if self.sums_file.is_file() else ():
             expected, _, name = line.decode(errors="replace").partition("  ")
             file = self.path / Path(name).name  # in this folder, whatever stands there
             if not name:
                 raise UserError(f"{self.sums_file}: damaged: take it from a copy of the run")
-            if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            if file.is_file() and hashlib.sha256(read_plain(file)).hexdigest() != expected:
                 raise UserError(f"{file}: damaged: it is not the file that was written; take it from a copy of the run")
 
 

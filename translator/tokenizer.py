@@ -12,6 +12,7 @@ import sentencepiece as spm
 
 from translator.config import TokenizerConfig
 from translator.errors import UserError
+from translator.files import read_plain
 from translator.languages import is_tag
 from translator.writing import goes_on, is_unspaced
 
@@ -160,7 +161,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path, tag: str | None = None) -> Tokenizer:
         try:
-            return cls(path.read_bytes(), tag)
+            return cls(read_plain(path), tag)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except UserError as error:

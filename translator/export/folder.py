@@ -10,7 +10,7 @@ from pathlib import Path
 
 from translator import __version__
 from translator.errors import UserError
-from translator.files import require_writable, writing
+from translator.files import read_plain, require_writable, writing
 from translator.lock import locked
 from translator.run_folder import require_not_of_a_run
 
@@ -61,8 +61,8 @@ def _require_ours(path: Path) -> None:
         raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
     here = _files(path)
     try:
-        written = json.loads((path / MARK).read_bytes()).get("files", here)  # older exports do not say
-    except (ValueError, AttributeError):
+        written = json.loads(read_plain(path / MARK)).get("files", here)  # older exports do not say
+    except (OSError, ValueError, AttributeError):
         written = []
     if others := sorted({*here} - {*written, MARK}):
         raise UserError(f"output={path}: {others[0]} there is no part of the export and would go with it; move it first")

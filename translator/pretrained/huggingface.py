@@ -85,8 +85,8 @@ def _telling_what_failed() -> Iterator[None]:
         raise
     except Exception as error:  # of whatever kind transformers, and what it builds on, may raise
         if "trust_remote_code" in str(error):
-            raise UserError(
-                f"it comes with Python code of its own, which is never run. Name a model of type {' or '.join(FAMILIES)}.") from error
+            there = " or ".join(FAMILIES)
+            raise UserError(f"it has Python code of its own, which is never run. Name a model of type {there}.") from error
         raise UserError(f"neither a run folder nor a model that transformers can load: {str(error)[:300]}") from error
 
 

@@ -18,7 +18,7 @@ from translator.errors import UserError
 from translator.files import require_writable
 from translator.lock import sole_user
 from translator.pretrained import adopt, load_pretrained
-from translator.run_folder import RunFolder
+from translator.run_folder import RunFolder, place_of
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -33,7 +33,7 @@ def main(composed: DictConfig) -> None:
     if "name" not in named:
         config = dataclasses.replace(config, name=Path(composed.init).name)
     assert config.init is not None
-    folder = RunFolder(Path(config.runs) / config.name)
+    folder = RunFolder(place_of(config.runs) / config.name)
     if folder.has_begun():
         raise UserError(f"{folder.path}: there is a run already; choose another name=")
     require_writable(folder.path)

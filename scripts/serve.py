@@ -17,6 +17,7 @@ from translator.commands import ServeConfig
 from translator.console import say
 from translator.cpu import tune_cpu
 from translator.errors import UserError
+from translator.files import read_plain
 from translator.run_folder import chosen_runs
 
 
@@ -64,7 +65,7 @@ def read_keys(file: str | None) -> list[str]:
     if file is None:
         return []
     try:
-        keys = [key for line in Path(file).read_text(encoding="utf-8-sig").splitlines() if (key := line.strip())]
+        keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"keys={file}: {error}") from error
     if not keys:

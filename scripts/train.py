@@ -8,7 +8,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import hydra
 import torch
@@ -32,7 +31,7 @@ from translator.lock import sole_user
 from translator.memory import telling_of_memory
 from translator.model import Transformer
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
-from translator.run_folder import RunFolder
+from translator.run_folder import RunFolder, place_of
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
 from translator.tokenizer import Tokenizer
@@ -55,7 +54,7 @@ def main(composed: DictConfig) -> None:
         config = from_hydra(RunConfig, composed)
         named = named_options(HydraConfig.get().overrides.task)
         tune_cpu(training=True)
-        folder = RunFolder(Path(config.runs) / config.name)
+        folder = RunFolder(place_of(config.runs) / config.name)
         with (
             together(config.device, minutes=config.train.timeout_minutes),
             sole_user(folder.path) if first() else nullcontext(),

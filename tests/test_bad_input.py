@@ -79,6 +79,7 @@ TRAIN = {
     "no equals sign": ("data.train={bad}/good.tsv model.d_model", "model.d_model"),
     "a model that no memory holds": ("data.train={bad}/good.tsv model.d_model=1048576", "the model does not fit"),
     "batches too small": ("data.train={bad}/good.tsv train.batch_tokens=2", "raise train.batch_tokens"),
+    "an empty folder of runs": ("data.train={bad}/good.tsv runs=", "runs: is empty"),
     "folder of something else": ("data.train={bad}/good.tsv runs={bad} name=notarun", "notarun"),
     "no folder can be made": ("data.train={bad}/good.tsv runs=/dev/null", "/dev/null"),
 }
@@ -142,6 +143,7 @@ EVALUATE = {
     "no such run": ("run=/nowhere", "/nowhere"),
     "no run": ("runs={bad}/notarun", "make train"),
     "not a run": ("run={bad}/notarun", "config.yaml"),
+    "an empty folder of runs": ("runs=", "runs: is empty"),
     "no such split": ("run={run} split=dev", "split"),
     "one file of two": ("run={run} source_file={bad}/utf8.en", "reference_file"),
     "unequal files": ("run={run} source_file={bad}/utf8.en reference_file={bad}/short.de", "39"),

@@ -429,6 +429,8 @@ def test_mistakes_are_told_in_one_line(script, trained_folder, tmp_path):
         port = taken.getsockname()[1]
         assert_user_error(script("serve", f"run={trained_folder}", f"port={port}"), f"port={port}", "in use")
     assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'keys'}"), "holds no key")
+    os.mkfifo(tmp_path / "fifo")
+    assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'fifo'}"), "fifo", "regular")
     with pytest.raises(UserError, match="another run is for en to de"):
         Service(from_hydra(ServeConfig, composed("serve")), [str(trained_folder)] * 2)
 

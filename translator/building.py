@@ -21,6 +21,16 @@ Config = TypeVar("Config")
 MOST_NESTED = 20
 
 
+class _OnceEach(yaml.SafeLoader):
+    """YAML in which no name stands twice: by default the last one would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [str(key.value) for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]}: stands there twice. Remove one.")
+        return super().construct_mapping(node, deep)
+
+
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
     """The dataclass `cls` of a composed Hydra configuration; UserError names the option that does not fit."""
     return build(cls, OmegaConf.to_container(composed, resolve=True))
@@ -41,7 +51,7 @@ def read_yaml(path: Path) -> Any:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent) or depth > MOST_NESTED:
                 raise ValueError("it has aliases (*name), or lists within lists without end")
-        return yaml.safe_load(text)
+        return yaml.load(text, _OnceEach)
     except Exception as error:  # whatever keeps YAML from being values, in as many types as it has tags
         raise UserError(f"{path}: not a configuration file: {str(error)[:300]}") from error
 

@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from translator.building import build, read_yaml, to_yaml
 from translator.checkpoint import Checkpoint, Checkpoints
 from translator.config import RunConfig
@@ -43,6 +45,8 @@ from translator.tokenizer import Tokenizer
 
 # To be raised when a run folder changes so that older releases would misread it.
 FORMAT = 1
+# Begins the last line of config.yaml: another number of heads, say, would fit the weights and make other translations of them.
+SHAPE = "# sha256 of the model: "
 # The names of what a run keeps for itself.
 OWN = (
     "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
@@ -80,7 +84,9 @@ class RunFolder:
             if self.checkpoints.resumable():
                 say(f"warning: {self.report_file} does not tell what data this run was begun with; it may not have been these")
             self._write_data(tokenizers, report)
-        write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
+        options = to_yaml(config)
+        shape = _digest(yaml.safe_load(options)["model"])
+        write_text(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{shape}\n")
         self._identity = _identity(self.path)
 
     def has_begun(self) -> bool:
@@ -130,9 +136,15 @@ class RunFolder:
             raise UserError(
                 f"{self.path}: a run folder of format {version}, and this release reads up to {FORMAT}: update the translator")
         try:
-            return build(RunConfig, values)
+            config = build(RunConfig, values)
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from error
+        _, written, shape = read_plain(self.config_file).decode().rpartition(SHAPE)
+        if written and shape.strip() != _digest(values["model"]):
+            raise UserError(
+                f"{self.config_file}: the options under model are not those of this run's training. Restore them, or take the "
+                "file from a copy of the run.")
+        return config
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """The source's and the target's tokenizer: one and the same where it is one vocabulary, and all of it."""
@@ -256,6 +268,11 @@ class RunFolder:
                 raise UserError(f"{file}: damaged: it is not the file that was written; take it from a copy of the run")
 
 
+def _digest(options: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of options as YAML holds them."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+
+
 def _identity(folder: Path) -> tuple[int, int]:
     """What tells a folder from another that has taken its name."""
     about = folder.stat()
@@ -272,10 +289,17 @@ def require_not_of_a_run(output: Path) -> None:
             raise UserError(f"output={output}: {name} belongs to the run in {folder}. Name another output.")
 
 
+def place_of(runs: str) -> Path:
+    """Return the folder that the runs lie in; UserError where the option is empty."""
+    if not runs:
+        raise UserError("runs: is empty. Name the folder of the runs, as runs=runs.")
+    return Path(runs)
+
+
 def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:
     """The run folders that are named; where none is, the newest of those in `runs`."""
     if not named:
-        return (newest_run(Path(runs)),)
+        return (newest_run(place_of(runs)),)
     return tuple(map(Path, (named,) if isinstance(named, str) else named))
 
 

@@ -4,19 +4,48 @@ BIN := .venv/bin
 READY := .venv/ready
 DEV := .venv/ready-dev
 TATOEBA := data/tatoeba/README.md
-# Taken to the letter: make would otherwise read a dollar sign in them as its own.
-export TRANSLATE_TEXT := $(value TEXT)
-export TRANSLATE_TARGET := $(value TARGET)
-ARGS ?=
 PROCS ?= 1
 KILLS ?= 50
-# The run folder to work on; without it, the newest.
-RUN ?=
-RUN_OPTION := $(if $(RUN),'run=$(RUN)')
 # The program to export for: ctranslate2 or huggingface.
 FORMAT ?= ctranslate2
-# The model to import: a folder or a hub id, whose last part names the run.
-FROM ?=
+
+# The variables of each target. A script's options go into ARGS.
+TAKES.train := PROCS
+TAKES.import := FROM
+TAKES.evaluate := RUN
+TAKES.translate := RUN TEXT
+TAKES.export := RUN FORMAT
+TAKES.serve := RUN
+TAKES.report := RUN
+TAKES.shortlist := RUN
+TAKES.plot-attention := RUN TEXT TARGET
+TAKES.torture := KILLS
+
+# All of them are taken as typed, whatever they hold: $(value X) does not expand X, as make does to export it. What may be any
+# text goes by the environment, where no shell reads it (translator/overrides.py splits ARGS); the rest in single quotes.
+unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
+quoted = '$(subst ','\'',$1)'
+RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
+SCRIPTS := train import evaluate translate export serve report shortlist plot-attention bench growth
+$(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
+export TRANSLATE_TEXT := $(value TEXT)
+export TRANSLATE_TARGET := $(value TARGET)
+
+# Any other variable would be ignored: it is refused, with the right spelling.
+TAKEN := $(foreach goal,$(MAKECMDGOALS),$(TAKES.$(goal))) ARGS PYTHON
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
+WRONG := $(firstword $(filter-out $(TAKEN) SHELL GOMP_SPINCOUNT LD_PRELOAD,$(GIVEN)))
+ifneq ($(WRONG),)
+UPPER := $(shell printf %s $(call quoted,$(WRONG)) | tr a-z A-Z)
+GROUP := $(shell grep -lsE $(call quoted,^$(WRONG):) conf/*.yaml conf/*/*.yaml | sed -E 's|conf/||; s|/.*|.|; s|.*yaml$$||' | sort -ur)
+GOAL := make $(firstword $(MAKECMDGOALS))
+OPTION := $(GOAL) ARGS="$(firstword $(GROUP))$(WRONG)=$(value $(WRONG))"
+$(error $(WRONG): $(GOAL) takes no such variable, only $(strip $(TAKEN))$(if \
+	$(filter $(UPPER),$(TAKEN)),. Write $(UPPER)="$(value $(WRONG))",$(if $(filter $(UPPER),$(WRONG)),,. Write $(OPTION))))
+endif
+ifeq ($(filter train,$(MAKECMDGOALS))$(shell printf %s $(call quoted,$(value PROCS)) | grep -xE '[1-9][0-9]{0,3}'),train)
+$(error PROCS=$(value PROCS): not a number of processes. Write a whole number from 1 to 9999)
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help train import evaluate translate export serve report shortlist plot-attention board bench growth data test fuzz \
@@ -31,56 +60,56 @@ help: ## Show this list
 train: export GOMP_SPINCOUNT ?= 10000
 # An allocator that is quick at large tensors of all sizes, where the system has it (docs/speed.md).
 train evaluate translate serve bench growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
-train: $(READY) $(if $(findstring init=,$(ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
-	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py $(ARGS)
+train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
+	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py
 
 import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
-	@$(BIN)/python scripts/import.py 'init=$(FROM)' 'name=$(notdir $(patsubst %/,%,$(FROM)))' $(ARGS)
+	@$(BIN)/python scripts/import.py $(call quoted,init=$(value FROM))
 
 evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
-	@$(BIN)/python scripts/evaluate.py $(RUN_OPTION) $(ARGS)
+	@$(BIN)/python scripts/evaluate.py $(RUN_OPTION)
 
 translate: $(READY) ## Translate TEXT="...", or the lines of stdin
-ifdef TEXT
-	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
+ifneq ($(value TEXT),)
+	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(RUN_OPTION)
 else
-	@$(BIN)/python scripts/translate.py $(RUN_OPTION) $(ARGS)
+	@$(BIN)/python scripts/translate.py $(RUN_OPTION)
 endif
 
-export: $(if $(filter ctranslate2 huggingface,$(FORMAT)),.venv/ready-$(FORMAT),$(READY)) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
-	@$(BIN)/python scripts/export.py $(RUN_OPTION) 'format=$(FORMAT)' $(ARGS)
+export: $(if $(filter ctranslate2 huggingface,$(value FORMAT)),.venv/ready-$(value FORMAT),$(READY)) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
+	@$(BIN)/python scripts/export.py $(RUN_OPTION) $(call quoted,format=$(value FORMAT))
 
 serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/
-	@$(BIN)/python scripts/serve.py $(RUN_OPTION) $(ARGS)
+	@$(BIN)/python scripts/serve.py $(RUN_OPTION)
 
 report: $(READY) ## Write a page about a trained model, to send or print: ARGS="against=OTHER_RUN" compares two
-	@$(BIN)/python scripts/report.py $(RUN_OPTION) $(ARGS)
+	@$(BIN)/python scripts/report.py $(RUN_OPTION)
 
 shortlist: $(READY) ## Learn a trained model's shortlist, for faster translation with ARGS="search.shortlist=20"
-	@$(BIN)/python scripts/shortlist.py $(RUN_OPTION) $(ARGS)
+	@$(BIN)/python scripts/shortlist.py $(RUN_OPTION)
 
 plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="...", translated as TARGET="..." or by itself
-	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION) $(ARGS)
+	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION)
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
-	@$(BIN)/tensorboard --logdir runs $(ARGS)
+	@$(BIN)/tensorboard --logdir runs $(value ARGS)
 
 bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
-	@$(BIN)/python scripts/benchmark.py $(ARGS)
+	@$(BIN)/python scripts/benchmark.py
 
 growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
-	@$(BIN)/python scripts/growth.py $(ARGS)
+	@$(BIN)/python scripts/growth.py
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
 test: $(DEV) $(TATOEBA) ## Run the tests, on all cores
-	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(value ARGS)
 
 fuzz: $(DEV) ## Try a hundred thousand random inputs, and tell how many each property saw
-	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(ARGS)
+	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(value ARGS)
 
 torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
-	@KILLS=$(KILLS) $(BIN)/python -m pytest -s -m torture $(ARGS)
+	@KILLS=$(call quoted,$(value KILLS)) $(BIN)/python -m pytest -s -m torture $(value ARGS)
 
 lint: $(DEV) ## Check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .

@@ -6,6 +6,8 @@ with other programs that run its weights. With --compare BEFORE AFTER, two repor
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import argparse
 import dataclasses
 import json
@@ -29,13 +31,14 @@ from translator.benchmark import (
 )
 from translator.building import from_hydra
 from translator.config import RunConfig, SearchConfig
-from translator.console import say
+from translator.console import require_stdout, say
 from translator.cpu import tune_cpu
 from translator.data import load_split, prepare
 from translator.device import DecodingPrecision, resolve_device, resolve_precision
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
+from translator.files import require_writable, writing
 from translator.held_out import data_of
-from translator.run_folder import RunFolder
+from translator.run_folder import RunFolder, require_not_of_a_run
 from translator.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
 from translator.tatoeba import fetch_default
 from translator.trainer import Trainer, new_model
@@ -68,7 +71,11 @@ def main() -> None:
     require_wanted(parser, options)
     if options.output.is_dir():
         raise UserError(f"--output: {options.output} is a folder; name a file")
+    for target in filter(None, (options.output, options.trace)):
+        require_not_of_a_run(target)
+        require_writable(target.parent)
     if options.compare:
+        require_stdout("the ratios", "Redirect it to a file: > FILE.")
         before, after = map(load_report, options.compare)
         print("\n".join(compare(before, after)))
         return
@@ -89,9 +96,10 @@ def main() -> None:
     else:
         report["training"] = train(config, device, precision, options)
     text = json.dumps(report, indent=2)
+    with writing(options.output):
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
     print(text)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(text + "\n", encoding="utf-8")
 
 
 def require_wanted(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import io
 import sys
 from collections.abc import Sequence
@@ -13,8 +15,9 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.commands import EvaluateConfig
 from translator.cpu import tune_cpu
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.files import require_no_link, require_writable
 from translator.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
 from translator.run_folder import RunFolder, chosen_runs
 from translator.sources import SPLITS
@@ -38,15 +41,19 @@ def main(composed: DictConfig) -> None:
         warn_of_learned(everybody, runs[0], config.split, sources, references)
     language = language_of(RunFolder(runs[0]), config.direction) or config.search.language or ""
     # All before the first sentence, so that no mistake comes to light after minutes.
+    folders = [require_no_link(runs[0] / folder_name(name, team, own=team is runs)) for team in teams]
+    require_writable(runs[0])
     translators = [Translator(*team, device=config.device, precision=config.precision) for team in teams]
     systems: list[tuple[str, Evaluation]] = []
-    for team, translator in zip(teams, translators, strict=True):
+    for team, translator, folder in zip(teams, translators, folders, strict=True):
         evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
-        label, folder = " + ".join(map(str, team)), runs[0] / folder_name(name, team, own=team is runs)
-        print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
+        label = " + ".join(map(str, team))
         if config.source_file is not None:  # files may share a name, a run's splits do not
             folder = evaluation.beside_others(folder)
-        evaluation.save(folder)
+        try:
+            evaluation.save(folder)
+        finally:  # whoever reads what is printed may have left, and a disk may be full
+            print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
         print(f"written to {folder}")
         systems.append((label, evaluation))
     if config.against:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 from pathlib import Path
 
 import hydra
@@ -9,12 +11,11 @@ from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.commands import ExportConfig
-from translator.errors import one_line_errors
 from translator.export import exportable, module_of
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
-from translator.files import write_text
+from translator.files import require_no_link, write_text
 from translator.run_folder import RunFolder, chosen_runs
 
 
@@ -26,7 +27,7 @@ def main(composed: DictConfig) -> None:
     [run] = chosen_runs(config.run, config.runs)
     translator = exportable(run)
     decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
-    output = Path(config.output) if config.output else run / default_name(config)
+    output = Path(config.output) if config.output else require_no_link(run / default_name(config))
     with replaced(output, run, config.format) as folder:
         options = {"quantization": config.quantization} if config.format == "ctranslate2" else {}
         exporter.write(translator, decoding, folder, **options)

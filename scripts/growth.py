@@ -6,6 +6,8 @@ the longest.
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import argparse
 from pathlib import Path
 
@@ -15,9 +17,9 @@ from translator import corpus_growth, growth
 from translator.benchmark import describe_machine, require_fresh
 from translator.building import from_hydra
 from translator.config import RunConfig
-from translator.console import say
+from translator.console import require_stdout, say
 from translator.device import resolve_device, resolve_precision
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.tatoeba import fetch_default
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -28,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help=f"tables ({', '.join(TABLES)}), and options of training")
     words = parser.parse_args().words
+    require_stdout("the tables", "Redirect it to a file: > FILE.")
     overrides = [word for word in words if word not in TABLES]
     for word in overrides:
         if "=" not in word:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
+import dataclasses
 from pathlib import Path
 
 import hydra
@@ -11,10 +14,11 @@ from omegaconf import DictConfig
 from translator.building import from_hydra, named_options
 from translator.config import RunConfig
 from translator.console import say
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
+from translator.files import require_writable
 from translator.lock import sole_user
 from translator.pretrained import adopt, load_pretrained
-from translator.run_folder import RunFolder
+from translator.run_folder import RunFolder, place_of
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -26,10 +30,13 @@ def main(composed: DictConfig) -> None:
     if not {"data.source", "data.target"} <= set(named):
         raise UserError('data.source and data.target: say which languages it is for: ARGS="data.source=en data.target=de"')
     config = from_hydra(RunConfig, composed)
+    if "name" not in named:
+        config = dataclasses.replace(config, name=Path(composed.init).name)
     assert config.init is not None
-    folder = RunFolder(Path(config.runs) / config.name)
+    folder = RunFolder(place_of(config.runs) / config.name)
     if folder.has_begun():
         raise UserError(f"{folder.path}: there is a run already; choose another name=")
+    require_writable(folder.path)
     pretrained = load_pretrained(config.init, config)
     config = adopt(config, pretrained, named)
     with sole_user(folder.path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import dataclasses
 from pathlib import Path
 
@@ -14,10 +16,10 @@ from translator.building import from_hydra
 from translator.commands import PlotAttentionConfig
 from translator.console import say
 from translator.cpu import tune_cpu
-from translator.errors import UserError, one_line_errors
-from translator.files import write_bytes
+from translator.errors import UserError
+from translator.files import require_no_link, require_writable, write_bytes
 from translator.plots import draw_attention, png, undrawn
-from translator.run_folder import chosen_runs
+from translator.run_folder import chosen_runs, require_not_of_a_run
 from translator.tokenizer import BOS_ID, EOS_ID
 from translator.translate import Translator
 from translator.translation import Request
@@ -29,6 +31,9 @@ def main(composed: DictConfig) -> None:
     config = from_hydra(PlotAttentionConfig, composed)
     tune_cpu()
     [run] = chosen_runs(config.run, config.runs)
+    folder = Path(config.output) if config.output else require_no_link(run / "attention")
+    require_not_of_a_run(folder)
+    require_writable(folder)
     translator = Translator(run, device=config.device)
     [model] = translator.models
     source, target = pair(translator, config)
@@ -44,7 +49,6 @@ def main(composed: DictConfig) -> None:
     figures = {
         name: draw_attention(panels(weights), columns, rows, columns=weights.size(1), title=title)
         for name, (title, weights, columns, rows) in pictures.items()}
-    folder = Path(config.output) if config.output else run / "attention"
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         write_bytes(folder / f"{name}.png", png(figure))

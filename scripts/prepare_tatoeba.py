@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 from pathlib import Path
 
-from translator.errors import one_line_errors
 from translator.tatoeba import FOLDER, prepare_tatoeba
 
 

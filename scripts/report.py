@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 from pathlib import Path
 
 import hydra
@@ -10,7 +12,7 @@ from omegaconf import DictConfig
 from translator.building import from_hydra
 from translator.commands import ReportConfig
 from translator.cpu import tune_cpu
-from translator.errors import one_line_errors
+from translator.files import require_no_link
 from translator.report import write_report
 from translator.run_folder import chosen_runs
 
@@ -21,7 +23,7 @@ def main(composed: DictConfig) -> None:
     config = from_hydra(ReportConfig, composed)
     tune_cpu()
     [run] = chosen_runs(config.run, config.runs)
-    print(write_report(run, Path(config.output) if config.output else run / "report", config))
+    print(write_report(run, Path(config.output) if config.output else require_no_link(run / "report"), config))
 
 
 if __name__ == "__main__":

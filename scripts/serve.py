@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import signal
 import socket
 import sys
@@ -14,7 +16,8 @@ from translator.building import from_hydra
 from translator.commands import ServeConfig
 from translator.console import say
 from translator.cpu import tune_cpu
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
+from translator.files import read_plain
 from translator.run_folder import chosen_runs
 
 
@@ -61,7 +64,7 @@ def read_keys(file: str | None) -> list[str]:
     if file is None:
         return []
     try:
-        keys = [key for line in Path(file).read_text(encoding="utf-8-sig").splitlines() if (key := line.strip())]
+        keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"keys={file}: {error}") from error
     if not keys:

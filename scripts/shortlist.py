@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import hydra
 from omegaconf import DictConfig
 
 from translator.building import from_hydra
 from translator.commands import ShortlistConfig
 from translator.data import prepare
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
+from translator.files import require_writable
 from translator.held_out import data_of
 from translator.run_folder import RunFolder, chosen_runs
 from translator.shortlist_learning import learn_shortlist
@@ -20,6 +23,7 @@ def main(composed: DictConfig) -> None:
     asked = from_hydra(ShortlistConfig, composed)
     [run] = chosen_runs(asked.run, asked.runs)
     folder = RunFolder(run)
+    require_writable(run)
     config, tokenizers = folder.load_config(), folder.load_tokenizers()
     if "splits" not in folder.load_report():
         raise UserError(

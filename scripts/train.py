@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import dataclasses
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 
 import hydra
 import torch
@@ -22,7 +23,7 @@ from translator.cpu import tune_cpu
 from translator.data import Corpus, describe, prepare
 from translator.device import name_of_precision, resolve_device, resolve_precision
 from translator.distributed import decide, first, size, together
-from translator.errors import UserError, one_line_errors
+from translator.errors import UserError
 from translator.evaluate import describe as describe_evaluation
 from translator.evaluate import evaluate
 from translator.interruption import Interrupted
@@ -30,7 +31,7 @@ from translator.lock import sole_user
 from translator.memory import telling_of_memory
 from translator.planning import TrainingStatistics
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
-from translator.run_folder import RunFolder
+from translator.run_folder import RunFolder, place_of
 from translator.selection import validation_interval
 from translator.state import Outcome
 from translator.tatoeba import fetch_default
@@ -54,7 +55,7 @@ def main(composed: DictConfig) -> None:
         config = from_hydra(RunConfig, composed)
         named = named_options(HydraConfig.get().overrides.task)
         tune_cpu(training=True)
-        folder = RunFolder(Path(config.runs) / config.name)
+        folder = RunFolder(place_of(config.runs) / config.name)
         with (
             together(config.device, minutes=config.train.timeout_minutes),
             sole_user(folder.path) if first() else nullcontext(),

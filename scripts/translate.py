@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.script import one_line_errors
+
 import dataclasses
 import itertools
 import sys
@@ -18,7 +20,7 @@ from translator.building import from_hydra
 from translator.commands import TranslateConfig
 from translator.cpu import tune_cpu
 from translator.device import resolve_device, settled_precision
-from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError, one_line_errors
+from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 from translator.lines import (
     Format,
     Line,
@@ -32,7 +34,7 @@ from translator.lines import (
     translation_of,
 )
 from translator.output import Output
-from translator.run_folder import RunFolder, chosen_runs
+from translator.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.translate import CHUNK
 from translator.translation import Given, Request, decoded
 from translator.workers import Job, translate_all
@@ -100,6 +102,8 @@ def translate_lines(config: TranslateConfig, job: Job) -> int:
 
 def take_up(config: TranslateConfig, shaped: dict[str, Any] | None, *read: str | None) -> Output:
     """The output, gone on with where all that shapes it is known and the same. `read`: what it is made of besides the input."""
+    if config.output is not None:
+        require_not_of_a_run(Path(config.output))
     output = Output(config.output, shaped, read=[config.input, *read])
     if output.done:
         tqdm.write(f"{output.done:,} lines are there already: going on behind them", file=sys.stderr)

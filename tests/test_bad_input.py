@@ -79,6 +79,7 @@ TRAIN = {
     "no equals sign": ("data.train={bad}/good.tsv model.d_model", "model.d_model"),
     "a model that no memory holds": ("data.train={bad}/good.tsv model.d_model=1048576", "the model does not fit"),
     "batches too small": ("data.train={bad}/good.tsv train.batch_tokens=2", "raise train.batch_tokens"),
+    "an empty folder of runs": ("data.train={bad}/good.tsv runs=", "runs: is empty"),
     "folder of something else": ("data.train={bad}/good.tsv runs={bad} name=notarun", "notarun"),
     "no folder can be made": ("data.train={bad}/good.tsv runs=/dev/null", "/dev/null"),
 }
@@ -142,6 +143,7 @@ EVALUATE = {
     "no such run": ("run=/nowhere", "/nowhere"),
     "no run": ("runs={bad}/notarun", "make train"),
     "not a run": ("run={bad}/notarun", "config.yaml"),
+    "an empty folder of runs": ("runs=", "runs: is empty"),
     "no such split": ("run={run} split=dev", "split"),
     "one file of two": ("run={run} source_file={bad}/utf8.en", "reference_file"),
     "unequal files": ("run={run} source_file={bad}/utf8.en reference_file={bad}/short.de", "39"),
@@ -167,6 +169,7 @@ TRANSLATE = {
     "more than the beam": ("run={run} search.n_best=9", "search.n_best"),
     "output is a folder": ("run={run} output={bad}", "output"),
     "output is the input": ("run={run} input={bad}/utf8.en output={bad}/utf8.en", "output"),
+    "output is the run's own": ("run={run} output={run}/model.safetensors", "model.safetensors belongs to the run in"),
     "full disk": ("run={run} output=/dev/full", "No space left"),
 }
 
@@ -178,16 +181,50 @@ def test_translate(script, run_folder, bad, case):
     assert_user_error(result, words)
 
 
+OF_THE_RUN = {
+    "report": "run={run} output={run}/checkpoints", "plot_attention": "run={run} text=x output={run}/tensorboard/x",
+    "export": "format=ctranslate2 run={run} output={run}/evaluation-test",
+    "benchmark": "--run={run} --output={run}/outcome.json"}
+
+
+@pytest.mark.parametrize("name", OF_THE_RUN)
+def test_no_command_writes_over_the_run_s_own_files(script, run_folder, name):
+    assert_user_error(script(name, *OF_THE_RUN[name].format(run=run_folder).split()), "belongs to the run in")
+
+
+@pytest.mark.parametrize("name", ["report", "plot_attention", "export", "benchmark"])
+def test_a_target_that_cannot_be_written_is_told_before_the_work(script, run_folder, name):
+    needed = {"plot_attention": ["text=x"], "export": ["format=ctranslate2"]}.get(name, [])
+    options = ["--run=/nowhere", "--output=/proc/x/y"] if name == "benchmark" else [f"run={run_folder}", "output=/proc/x/y"]
+    assert_user_error(script(name, *options, *needed), "/proc/x", "cannot be written")
+
+
+def test_a_full_disk_is_told_before_the_work(run_folder, bad):
+    """No file may grow past 20 kB here, which stands for a disk that is full."""
+    files = [f"source_file={bad}/utf8.en", f"reference_file={bad}/utf8.de"]
+    command = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), f"run={run_folder}", *files]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, preexec_fn=limit, env=os.environ)
+    assert_user_error(result, f"{run_folder}: cannot be written: File too large")  # and no scores on stdout
+
+
+def test_an_evaluation_is_not_written_through_a_link(script, run_folder, bad, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    (tmp_path / "run" / "evaluation-utf8.en").symlink_to(tmp_path)
+    files = [f"source_file={bad}/utf8.en", f"reference_file={bad}/utf8.de"]
+    assert_user_error(script("evaluate", f"run={tmp_path}/run", *files), "evaluation-utf8.en: is a link")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
 @pytest.mark.torture
 def test_a_full_disk_while_training(script, bad, tmp_path):
     """No file may grow past 20 kB here, which stands for a disk that is full; what was there stays."""
     base = ["data=files", f"data.train={bad}/good.tsv", f"runs={tmp_path}", "name=run", f"data.cache={tmp_path}/cache", *SHORT]
     assert script("train", *base).returncode == 0  # so that the data are prepared
     shutil.rmtree(tmp_path / "run")
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *base]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, preexec_fn=limit, env=os.environ)
     assert_user_error(result, "tokenizer.source.model: cannot be written")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from safetensors import SafetensorError
 from tests.conftest import PAIRS, model_config, random_model, tokenizer_config
 from translator import files
 from translator.errors import UserError
-from translator.files import load_tensors, save_tensors
-from translator.run_folder import RunFolder, newest_run
+from translator.files import load_tensors, read_plain, save_tensors
+from translator.run_folder import RunFolder, newest_run, require_not_of_a_run
 from translator.tokenizer import Tokenizer, train_tokenizer
+from translator.tracking import read_history
 from translator.vocabulary import ModelProto
 from translator.weights import load_into, weights_of
 
@@ -144,6 +147,69 @@ def test_a_damaged_tokenizer_is_named(run_folder, tmp_path):
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"tokenizer\.model: damaged"):
         folder.load_tokenizers()
+
+
+def read_all(run: RunFolder) -> None:
+    """Read every file of a run; UserError for one that it cannot do without."""
+    run.load_outcome()
+    run.load_report()
+    read_history(run.metrics_file)
+    run.load_config()
+    run.load_tokenizers()
+    run.load_weights()
+    run.load_shortlist(1, 1)
+
+
+@pytest.mark.parametrize("kind", ["device", "FIFO", "sparse"])
+@pytest.mark.parametrize("name", [
+    "config.yaml", "tokenizer.source.model", "tokenizer.target.model", "SHA256SUMS", "data_report.json", "outcome.json",
+    "model.safetensors", "shortlist.safetensors", "metrics.jsonl"])
+def test_files_that_never_end_are_refused_or_missing(run_folder, tmp_path, name, kind):
+    run = RunFolder(shutil.copytree(run_folder, tmp_path / "run"))
+    for side in ("source", "target"):
+        shutil.copy(run.path / "tokenizer.model", run.path / f"tokenizer.{side}.model")
+    (run.path / "tokenizer.model").unlink()
+    (run.path / name).unlink(missing_ok=True)
+    if kind == "device":
+        (run.path / name).symlink_to("/dev/zero")
+    elif kind == "FIFO":
+        os.mkfifo(run.path / name)
+    else:
+        (run.path / name).touch()
+        os.truncate(run.path / name, 1 << 42)
+    signal.alarm(20)  # rather die than wait for ever
+    try:
+        with pytest.raises((UserError, OSError)):  # of a shortlist, at the latest, there is none
+            read_all(run)
+    finally:
+        signal.alarm(0)
+    with pytest.raises(OSError, match="no such file|larger"):
+        read_plain(run.path / name)
+
+
+@pytest.mark.parametrize("name", [
+    "model.safetensors", "config.yaml", "tokenizer.source.model", "SHA256SUMS", "checkpoints/00000001/x", "tensorboard",
+    "evaluation-test/hypothesis.txt", ".lock", "outcome.json", "data_report.json", "metrics.jsonl", "shortlist.safetensors"])
+def test_what_a_run_keeps_for_itself_is_no_output(run_folder, tmp_path, name):
+    (tmp_path / "link").symlink_to(run_folder / name)
+    for output in (run_folder / name, tmp_path / "link"):
+        with pytest.raises(UserError, match=rf"^output={re.escape(str(output))}: {name.split('/')[0]} belongs to the run in "):
+            require_not_of_a_run(output)
+    require_not_of_a_run(tmp_path / name)
+    for other in ("report", "attention", "out.txt", "ctranslate2-int8"):
+        require_not_of_a_run(run_folder / other)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "evaluation-test"])
+def test_a_run_is_not_laid_out_through_links(run_folder, tmp_path, tokenizer, name):
+    config = RunFolder(run_folder).load_config()
+    new = RunFolder(tmp_path / "new")
+    (tmp_path / "elsewhere").mkdir()
+    new.path.mkdir()
+    (new.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name}: is a link"):
+        new.create(config, (tokenizer, tokenizer), {})
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_run_folder_of_a_later_format_is_refused_by_version(run_folder, tmp_path):

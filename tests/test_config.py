@@ -135,6 +135,28 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("written", "edited", "told"), [
+    ("num_heads: 4", "num_heads: 2", "the options under model"), ("activation: relu", "activation: silu", "under model"),
+    ("encoder_window: null", "encoder_window: 3", "under model"), ("num_heads: 4", "num_heads: 4\n  num_heads: 2", "num_heads"),
+    ("seed: 1", "seed: 1\nseed: 1", "seed: stands there twice")])
+def test_an_edited_model_or_a_name_twice_is_told(run_folder, tmp_path, written, edited, told):
+    folder = RunFolder(tmp_path)
+    text = (run_folder / "config.yaml").read_text()
+    assert text.count(f"{written}\n")
+    folder.config_file.write_text(text.replace(f"{written}\n", f"{edited}\n", 1))
+    with pytest.raises(UserError, match=rf"config\.yaml: .*{told}"):
+        folder.load_config()
+
+
+def test_a_run_may_be_moved_and_its_data_too(run_folder, tmp_path):
+    """What does not shape the model may be edited, and older folders have no line about it."""
+    folder = RunFolder(tmp_path)
+    text = (run_folder / "config.yaml").read_text()
+    for edited in (text.replace("name: test", "name: other"), text[: text.index("# sha256")]):
+        folder.config_file.write_text(edited)
+        folder.load_config()
+
+
 def test_a_configuration_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         run_config().seed = 3  # type: ignore[misc]

@@ -38,6 +38,7 @@ from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_token
 from translator.translate import Translator
 from translator.translation import Request
 from translator.weights import weights_of
+from translator.workers import Job, translate_all
 from translator.writing import goes_on, normal, whole_words
 
 SOURCES = [source for source, _ in PAIRS[:12]]
@@ -241,6 +242,13 @@ def test_terms_are_whole_words_and_the_longest_wins():
     assert Terminology({}).required("house") == []
 
 
+@pytest.mark.parametrize("text", ["", "\n \n", "\ufeff"])
+def test_a_terminology_without_terms_is_refused(tmp_path, text):
+    (tmp_path / "terms.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"terms\.tsv: holds no terms"):
+        Terminology.load(tmp_path / "terms.tsv")
+
+
 def test_a_broken_terminology_is_named_by_line(tmp_path):
     (tmp_path / "terms.tsv").write_text("a\tb\nno tab here\n")
     with pytest.raises(UserError, match=r"terms\.tsv, line 2: expected a source term"):
@@ -426,6 +434,17 @@ def test_workers_answer_as_one_process_does(script, trained_folder, tmp_path):
     assert together.stdout.count(b"\n") == 701
 
 
+def test_more_workers_than_cores_are_not_started(monkeypatch, capsys):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2}, raising=False)
+    monkeypatch.setattr("translator.workers.in_order", lambda make, shares, *, workers, remedy: iter([workers]))
+    monkeypatch.setattr(Job, "load", lambda job: None)
+    job = Job((), "cpu", "fp32", search_config(), details=False)
+    assert list(translate_all(job, [], workers=1000)) == [3]
+    assert capsys.readouterr().err == "workers=1000: only 3 are started, one for each core\n"
+    assert list(translate_all(job, [], workers=3)) == [3]
+    assert not capsys.readouterr().err
+
+
 def test_given_translations_are_scored_instead(script, trained_folder, translator, tmp_path):
     (tmp_path / "en.txt").write_text("\n".join(SOURCES[:3]) + "\n", encoding="utf-8")
     targets = [target for _, target in PAIRS[:3]]
@@ -500,7 +519,8 @@ def test_several_runs_on_the_command_line(script, trained_folder, translator):
     ("search.top_k=5", ["search.top_k", "search.sampling=true"]), ("search.temperature=0.5", ["search.sampling=true"]),
     ("search.mbr=chrf search.beam_size=1", ["search.mbr", "search.beam_size"]), ("details=true", ["details", "jsonl"]),
     ("search.min_length=9", ["search.min_length", "search.max_length"]),
-    ("search.prefix=Über", ["search.prefix", "\"search.prefix='Über'\""])])
+    ("search.terminology=/dev/null", ["search.terminology=/dev/null", "regular"]),
+    ("search.required=['']", ["search.required", "empty phrase"])])
 def test_mistakes_are_one_line(script, trained_folder, option, words):
     assert_user_error(run(script, trained_folder, *option.split(), stdin=b"x\n"), *words)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import signal
@@ -78,6 +79,29 @@ def test_what_is_read_is_not_written_over(tmp_path, read):
     with pytest.raises(UserError, match="is what is read"):
         Output(str(tmp_path / "out.txt"), JOB, read=[None, str(tmp_path / read)])
     assert (tmp_path / read).read_bytes() == b"a\n"
+
+
+def test_a_full_disk_is_told_with_the_file_and_what_is_kept(tmp_path):
+    for job, kept in ((JOB, "kept there, and the same command resumes"), (None, "kept there.")):
+        path = tmp_path / f"{bool(job)}.txt"
+        try:
+            with Output(str(path), job).opened() as file:
+                file.write(LINES[0])
+                raise OSError(errno.ENOSPC, "No space left on device")
+        except UserError as full:
+            told = str(full)
+        assert told.startswith(f"{path}.partial: cannot be written: No space left on device.")
+        assert kept in told
+        assert path.with_name(f"{path.name}.partial").read_bytes() == LINES[0]
+    with pytest.raises(OSError, match="of the input"), Output(str(tmp_path / "out.txt"), JOB).opened():
+        raise OSError(errno.EIO, "of the input")
+
+
+@pytest.mark.parametrize("left", ["out.txt.partial", "out.txt.partial.job"])
+def test_an_unfinished_output_that_is_a_link_is_refused(tmp_path, left):
+    (tmp_path / left).symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="is a link"):
+        Output(str(tmp_path / "out.txt"), JOB)
 
 
 def test_two_processes_do_not_write_one_output(tmp_path):

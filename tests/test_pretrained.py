@@ -345,9 +345,9 @@ def test_a_model_comes_from_the_hub(script: Script, folders, tmp_path):
     with running_hub() as hub:
         hub.repositories["someone/opus-mt-en-de"] = Repository({"main": files})
         environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        result = script("import", "init=someone/opus-mt-en-de", f"runs={tmp_path}", "name=x", *LANGUAGES, **environment)
+        result = script("import", "init=someone/opus-mt-en-de", f"runs={tmp_path}", *LANGUAGES, **environment)
     assert result.returncode == 0, result.stderr.decode()
-    assert Translator(tmp_path / "x")(["She sees two houses."]) == Translator(
+    assert Translator(tmp_path / "opus-mt-en-de")(["She sees two houses."]) == Translator(
         imported(folders["marian"], tmp_path / "y"))(["She sees two houses."])
 
 
@@ -405,6 +405,22 @@ def test_a_vocabulary_of_another_model_is_refused(folders, tmp_path):
     names = json.loads((folder / "vocab.json").read_text())
     (folder / "vocab.json").write_text(json.dumps(names | {"more": ROWS}))
     assert_refused(folder, f"row {ROWS}")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_stranger_s_python_is_not_run_whatever_stdin_says(script: Script, folders, tmp_path, name):
+    """`transformers` would ask whether to, and do so on "y"."""
+    folder = shutil.copytree(folders["marian"], tmp_path / "model")
+    (folder / "theirs.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    code = {"AutoConfig": "theirs.C", "AutoModelForSeq2SeqLM": "theirs.M", "AutoTokenizer": ["theirs.T", None]}
+    options = json.loads((folder / name).read_text()) | {
+        "model_type": "strange", "tokenizer_class": "Strange", "auto_map": code}
+    (folder / name).write_text(json.dumps(options))
+    result = script("import", f"init={folder}", f"runs={tmp_path}", "name=x", *LANGUAGES, stdin=b"y\ny\ny\n")
+    if name == "config.json":
+        assert_user_error(result, f"init={folder}: ", "Python code of its own, which is never run")
+    assert b"[y/N]" not in result.stdout + result.stderr
+    assert not (tmp_path / "mark").exists()
 
 
 def test_an_unknown_language_is_told_those_there_are(folders):

@@ -56,13 +56,44 @@ def test_the_python_example_runs(run_folder, capsys):
     assert capsys.readouterr().out.startswith("[")
 
 
-def test_make_translate_takes_text_to_the_letter(tmp_path):
-    """Quotes, dollar signs, commas: the Makefile's own recipe, with `cat` in the place of the script."""
+NASTY = [
+    "It's \"so\", isn't it?", "It costs $5, $(whoami) and `ls`.", "50 % \\n of; them & more | #1", "-n", "é = (ü) ~ , $$ \\",
+    "$(shell touch {mark})", "${shell touch {mark}}", "it costs $(5 dollars", "it costs ${5 dollars", "two\nlines # and $@ $<",
+    "$(error no)", "$(eval X := 1)", "endif", "%"]
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_make_takes_any_text_to_the_letter(tmp_path, text):
+    """The Makefile's own recipes, with `cat` or an echo in the place of the script."""
+    text = text.replace("{mark}", str(tmp_path / "mark"))
+    words = '"$@" "$TRANSLATE_ARGS" "$TRANSLATE_TARGET"'
+    recipes_with(tmp_path, f'case $1 in *translate.py) cat ;; *) printf "%s\\n" {words} ;; esac')
+
+    def make(*words: str) -> str:
+        return subprocess.run(["make", "-s", *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert make("translate", f"TEXT={text}") == f"{text}\n"
+    arguments = f"run={text}\n{text}\n{text}\n"
+    if "\n" not in text:  # a line of a recipe
+        shown = make("plot-attention", f"RUN={text}", f"ARGS={text}", f"TARGET={text}", "TEXT=x")
+        assert shown == f"scripts/plot_attention.py\n{arguments}"
+    assert not (tmp_path / "mark").exists()
+
+
+def test_make_translate_without_text_reads_stdin(tmp_path):
     recipes_with(tmp_path, "cat")
-    for text in ("It's \"so\", isn't it?", "It costs $5, $(whoami) and `ls`.", "50 % \\n of; them & more | #1", "-n"):
-        shown = subprocess.run(
-            ["make", "-s", "translate", f"TEXT={text}"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert shown == text + "\n"
     piped = subprocess.run(
         ["make", "-s", "translate"], cwd=tmp_path, input="a\nb\n", capture_output=True, text=True, check=True)
     assert piped.stdout == "a\nb\n"
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    ("train max_minutes=3", 'Write make train ARGS="train.max_minutes=3"'), ("translate text=hi", 'Write TEXT="hi"'),
+    ("train data=multi30k", 'Write make train ARGS="data=multi30k"'), ("train RUN=runs/x", "takes no such variable"),
+    ("train model.d_model=$(", 'ARGS="model.d_model=$("'), ("serve port=5", 'ARGS="port=5"'), ("train PROCS=0", "PROCS=0: "),
+    ("train PROCS=abc", "PROCS=abc: "), ("train PROCS=", "Write a whole number")])
+def test_make_refuses_what_it_would_ignore(words, told):
+    result = subprocess.run(["make", *words.split()], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert told in result.stderr
+    assert len(result.stderr.splitlines()) == 1

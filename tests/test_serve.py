@@ -528,6 +528,8 @@ def test_mistakes_are_told_in_one_line(script, trained_folder, tmp_path):
             ("hosts=['x.org:80']", "port"), ("max_connections=0", "max_connections")):
         with pytest.raises(UserError, match=words):
             from_hydra(ServeConfig, composed("serve", option))
+    os.mkfifo(tmp_path / "fifo")
+    assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'fifo'}"), "fifo", "regular")
     with pytest.raises(UserError, match="another run is for en to de"):
         Service(from_hydra(ServeConfig, composed("serve")), [str(trained_folder)] * 2)
 

@@ -153,6 +153,14 @@ def test_a_file_that_is_no_model_of_ours_is_refused(tmp_path):
         Tokenizer.load(tmp_path / "foreign.model")
 
 
+def test_a_piece_that_is_not_utf_8_is_refused(tmp_path, tokenizer):
+    piece = next(piece.encode() for piece in tokenizer.pieces(range(4, len(tokenizer))) if len(piece.encode()) > 4)
+    (tmp_path / "x.model").write_bytes(tokenizer.model.replace(piece, b"\xff" * len(piece), 1))
+    for tag in (None, "</s>"):
+        with pytest.raises(UserError, match=r"x\.model: .* not UTF-8"):
+            Tokenizer.load(tmp_path / "x.model", tag)
+
+
 @pytest.mark.parametrize("model_type", MODELS)
 def test_a_saved_model_is_the_same(tmp_path, model_type):
     tokenizer = MODELS[model_type]

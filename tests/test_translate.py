@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
 import itertools
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config,
 from translator import text_files
 from translator.errors import UserError
 from translator.files import save_tensors
-from translator.lines import arriving_lines, open_input
+from translator.lines import LONGEST, READ_BYTES, arriving_lines, open_input, parse
 from translator.run_folder import RunFolder
 from translator.translate import CHUNK, Translator
 
@@ -297,14 +300,51 @@ def test_a_full_disk_is_one_line(run_folder):
     assert b"Traceback" not in result.stderr
 
 
+class Endless(io.RawIOBase):
+    """200 MB of one letter, and then short lines."""
+
+    def __init__(self) -> None:
+        self.pieces = itertools.chain(itertools.repeat(b"x" * READ_BYTES, 3200), [b"x\nnext\n", b""])
+
+    def read1(self, size: int) -> bytes:
+        return next(self.pieces)
+
+
+def test_a_line_without_end_is_refused_by_number_and_not_held():
+    tracemalloc.start()
+    lines = [parse(line, "text") for part in arriving_lines(Endless(), None) for line in part]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [bool(line.trouble) for line in lines] == [True, False]
+    assert lines[0].trouble == "longer than 16,777,216 bytes; not translated"
+    assert lines[1].request.text == b"next"
+    assert peak < 3 * LONGEST
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl"])
+def test_a_script_refuses_a_line_too_long_and_goes_on(script, run_folder, tmp_path, form):
+    long = b"x" * (LONGEST + 1)
+    lines = [long, SOURCES[0].encode()] if form == "text" else [
+        b'{"source": "%s"}' % long, json.dumps({"source": SOURCES[0]}).encode()]
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"\n".join(lines), 1))
+    result = script("translate", f"input={tmp_path}/in.gz", f"input_format={form}", f"run={run_folder}", "device=cpu", *SHORT)
+    assert result.returncode == 2
+    assert result.stderr.decode().startswith("line 1: longer than 16,777,216 bytes; not translated\n")
+    assert len(result.stdout.splitlines()) == 2
+    assert not result.stdout.startswith(b"x")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
-def test_closed_streams_are_empty_ones(run_folder, tmp_path, closed):
+def test_closed_streams_are_empty_ones_but_for_the_output(run_folder, tmp_path, closed):
     (tmp_path / "in.txt").write_text(SOURCES[0] + "\n")
     options = [*(() if closed == "<&-" else [f"input={tmp_path / 'in.txt'}"]), f"run={run_folder}", "device=cpu", *SHORT]
     command = f'exec "$@" {closed}'
     result = subprocess.run(
         ["sh", "-c", command, "sh", sys.executable, str(ROOT / "scripts/translate.py"), *options], cwd=ROOT,
         capture_output=True, stdin=subprocess.DEVNULL)
+    if closed == ">&-":
+        assert_user_error(result, "stdout: is closed", "output=FILE")
+        return
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout.count(b"\n") == (closed == "2>&-")
 

@@ -14,6 +14,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from translator.errors import UserError, no_such_option
+from translator.files import read_plain
 
 Config = TypeVar("Config")
 
@@ -21,6 +22,16 @@ Config = TypeVar("Config")
 MOST_NESTED = 20
 # Characters of a run's name that come from its data's.
 MOST_OF_NAME = 40
+
+
+class _OnceEach(yaml.SafeLoader):
+    """YAML in which no name stands twice: by default the last one would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [str(key.value) for key, _ in node.value]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]}: stands there twice. Remove one.")
+        return super().construct_mapping(node, deep)
 
 
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
@@ -61,14 +72,14 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 def read_yaml(path: Path) -> Any:
     """What a YAML file such as a run's `config.yaml` holds, nothing in it interpolated."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path).decode()
         # A few lines can stand for more values than memory holds, or take hours to read: not those that `to_yaml` writes.
         depth = 0
         for event in yaml.parse(text, yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent) or depth > MOST_NESTED:
                 raise ValueError("it has aliases (*name), or lists within lists without end")
-        return yaml.safe_load(text)
+        return yaml.load(text, _OnceEach)
     except Exception as error:  # whatever keeps YAML from being values, in as many types as it has tags
         raise UserError(f"{path}: not a configuration file: {str(error)[:300]}") from error
 

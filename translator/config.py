@@ -307,7 +307,8 @@ class SearchConfig:
                 "needs candidates: raise search.beam_size, or search.patience")
         require(self.max_length is None or self.min_length <= self.max_length, "search.min_length",
                 f"({self.min_length}) is more than search.max_length ({self.max_length})")
-        require(all(phrase.strip() for phrase in self.banned), "search.banned", "must not hold an empty phrase")
+        for name in ("banned", "required"):
+            require(all(phrase.strip() for phrase in getattr(self, name)), f"search.{name}", "must not hold an empty phrase")
         require(not (self.sampling and self.groups > 1), "search.groups", "are for beam search: set search.sampling=false")
         require(not (self.keep_places and (self.sampling or self.groups > 1)), "search.keep_places",
                 "is for plain beam search: set search.sampling=false and search.groups=1")

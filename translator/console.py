@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from translator.distributed import first
+from translator.errors import UserError
 
 # Between figures.
 APART = "  "
@@ -22,6 +24,12 @@ def say(text: str) -> None:
     """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
     if first():
         tqdm.write(text, file=sys.stderr)
+
+
+def require_stdout(what: str, instead: str) -> None:
+    """Raise UserError where stdout was closed, as by `>&-`, before work whose only result goes there."""
+    if getattr(sys.stdout, "name", None) == os.devnull:  # as translator/script.py opens it
+        raise UserError(f"stdout: is closed, and {what} would be lost. {instead}")
 
 
 class WholeFigures(tqdm):

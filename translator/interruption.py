@@ -1,4 +1,4 @@
-"""Stopping on SIGINT or SIGTERM where nothing is half done (floor 1)."""
+"""Stopping on SIGINT, SIGTERM or SIGHUP where nothing is half done (floor 1)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from translator.console import say
 from translator.distributed import size
 
+# Ctrl-C, a scheduler's or systemd's wish, a terminal that has closed.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came; everything up to here is saved."""
+    """A signal came; everything up to here is saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -20,7 +23,7 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """A first SIGINT or SIGTERM raises Interrupted at once, or after work that must be whole; a second ends the process.
+    """A first signal raises Interrupted at once, or after work that must be whole; a second ends the process.
 
     Of several processes all must stop at the same place: there a signal is only noted, for them to agree on, and a second one
     is no more than torchrun handing on the first.
@@ -32,8 +35,9 @@ class Interruption:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Inside, the two signals are heeded so."""
-        previous = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Handle the signals so inside. One that is ignored, as SIGHUP by nohup, stays so."""
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._handle) for number in heeded}
         try:
             yield
         finally:

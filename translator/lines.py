@@ -23,6 +23,9 @@ from translator.translation import Given, Request, Translation, decoded
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
+# Bytes of a line: of a longer one only so many, and one more, are kept, to refuse it.
+LONGEST = 1 << 24
+TOO_LONG = f"longer than {LONGEST:,} bytes"
 # Fields of an object that an answer writes: those that an earlier answer wrote are not taken for the asker's.
 ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused", "warnings"}
 
@@ -46,6 +49,8 @@ def format_of(name: str | None, chosen: Format | Literal["auto"]) -> Format:
 
 def parse(line: bytes, form: Format) -> Line:
     """A text as it is; an object {"source": ..., "prefix": ..., "required": [...]}, of which the last two may be missing."""
+    if len(line) > LONGEST:
+        return Line(Request(""), f"{TOO_LONG}; not translated", size=len(line) + 1)
     return dataclasses.replace(_parse(line, form), size=len(line) + 1)
 
 
@@ -72,6 +77,8 @@ def translation_of(line: bytes, form: Format) -> Given:
 
     ValueError where it holds no text.
     """
+    if len(line) > LONGEST:
+        raise ValueError(TOO_LONG)
     fields = {"translation": decoded(line)} if form == "text" else _object(line)
     text = fields.get("translation")
     if not isinstance(text, str):
@@ -174,15 +181,17 @@ def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "inp
     """
     mark = codecs.BOM_UTF8  # that Windows puts before the first
     rest: list[bytes] = []  # the pieces of a line whose end has not come yet
+    length = 0
     try:
         while data := file.read1(READ_BYTES):
             if mark and not rest and (words := other_content(data)):
                 raise UserError(f"{'stdin' if name is None else f'{option}={name}'}: {words}")
             first, *others = data.split(b"\n")
-            rest.append(first)
+            rest.append(first[: max(0, LONGEST + 1 - length)])
+            length += len(first)
             if others:
                 yield [line.removesuffix(b"\r") for line in (b"".join(rest).removeprefix(mark), *others[:-1])]
-                rest, mark = [others[-1]], b""
+                rest, length, mark = [others[-1]], len(others[-1]), b""
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{option}={name}: damaged .gz file: {error}") from error
     if last := b"".join(rest).removeprefix(mark):

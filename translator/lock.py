@@ -6,12 +6,13 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from translator.errors import UserError, one_line
+from translator.files import read_plain, require_no_link, write_text
 
 
 def locked(file: Path, told: str) -> FileLock:
@@ -33,12 +34,14 @@ def sole_user(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     holder = folder / ".lock.holder"
     try:
-        lock = FileLock(folder / ".lock").acquire(blocking=False)
+        lock = FileLock(require_no_link(folder / ".lock")).acquire(blocking=False)
     except Timeout:
-        other = one_line(holder.read_text()) if holder.is_file() else "another process"
+        other = "another process"
+        with suppress(OSError):
+            other = one_line(read_plain(holder).decode(errors="replace"))
         raise UserError(f"{folder}: {other} is at work here; wait for its end, stop it, or choose another name=") from None
     with lock:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        write_text(holder, f"process {os.getpid()} on {socket.gethostname()}\n")
         try:
             yield
         finally:

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import torch
 
-from translator.errors import UserError
+from translator.errors import UserError, is_of_memory
 
-# How allocators that have no exception of their own say it.
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, growth in steps of 256 MiB, and one heap for
 # all threads, as the others cannot hold a large tensor.
@@ -36,11 +34,6 @@ def telling_of_memory(advice: str) -> Iterator[None]:
         if not is_of_memory(error):
             raise
         raise OutOfMemory(f"out of memory: {advice}") from error
-
-
-def is_of_memory(error: Exception) -> bool:
-    """Whether an error is that memory did not suffice."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def memory_of(device: torch.device) -> int:

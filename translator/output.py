@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
+from translator.console import require_stdout
 from translator.errors import UserError
-from translator.files import take_place
+from translator.files import require_no_link, take_place, writing
 from translator.lock import locked
 
 
@@ -32,12 +33,16 @@ class Output:
         self.partial, self.about = Path(f"{self.path}.partial"), Path(f"{self.path}.partial.job")
         self.done = 0  # lines that an earlier process has written
         self.refused = 0  # of all lines
+        if name is None:
+            require_stdout("the lines", "Name a file: output=FILE.")
         if self.path is None:
             return
         if any(other is not None and Path(other).resolve() in (self.path, self.partial, self.about) for other in read):
             raise UserError(f"output={name}: is what is read, or would take the place of it meanwhile; name another file")
         if self.path.is_dir():
             raise UserError(f"output={name}: is a folder; name a file")
+        require_no_link(self.partial)
+        require_no_link(self.about)
         self._lock = locked(
             Path(f"{self.partial}.lock"), f"{self.partial}: another process writes it; wait for its end, or name another file")
         if self.partial.is_file() and self.about.is_file():
@@ -67,11 +72,12 @@ class Output:
     def opened(self) -> Iterator[IO[bytes]]:
         """The file to write the remaining lines to. It takes its name at the end, if nothing is raised."""
         if self.path is None:
-            if self.name is None:
-                yield sys.stdout.buffer
-            else:
-                with Path(self.name).open("wb") as file:
-                    yield file
+            with writing(self.name or "stdout", among_others=True):
+                if self.name is None:
+                    yield sys.stdout.buffer
+                else:
+                    with Path(self.name).open("wb") as file:
+                        yield file
             return
         if not self.done:  # of what may stand there no line is whole
             self.partial.unlink(missing_ok=True)
@@ -80,9 +86,11 @@ class Output:
             aside = self.about.with_name(f"{self.about.name}.new")
             aside.write_text(json.dumps(self.job) + "\n", encoding="utf-8")
             aside.rename(self.about)
-        with _opened(self.partial, "ab" if self.done else "wb") as file:
-            yield file
-        take_place(self.partial, self.path)
+        kept = "The lines before are kept there" + (", and the same command resumes." if self.job is not None else ".")
+        with writing(self.partial, kept, among_others=True):
+            with _opened(self.partial, "ab" if self.done else "wb") as file:
+                yield file
+            take_place(self.partial, self.path)
         self.about.unlink(missing_ok=True)
         Path(self._lock.lock_file).unlink(missing_ok=True)
         self._lock.release()

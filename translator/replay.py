@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from translator.console import say
-from translator.memory import is_of_memory
+from translator.errors import is_of_memory
 
 Work = Callable[..., tuple[Tensor, ...]]
 

@@ -25,12 +25,12 @@ from translator.device import resolve_device, settled_precision
 from translator.environment import environment
 from translator.errors import UserError
 from translator.evaluate import Evaluation, compare, evaluate
-from translator.files import write_bytes, write_text
+from translator.files import require_writable, write_bytes, write_text, writing
 from translator.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
 from translator.lines import Line, notices
 from translator.metrics import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_scores
 from translator.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
-from translator.run_folder import RunFolder
+from translator.run_folder import RunFolder, require_not_of_a_run
 from translator.state import Outcome, TrainingState, outcome_of, state_of
 from translator.tracking import read_history
 from translator.translate import Translator
@@ -137,7 +137,8 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     options = dataclasses.replace(options, precision=settled_precision(options.precision, device))
     paths = [own, Path(options.against)] if options.against else [own]
     require_comparable(paths, options.direction)
-    folder.mkdir(parents=True, exist_ok=True)
+    require_not_of_a_run(folder)
+    require_writable(folder)
     run, *others = runs = [examine(path, RunFolder(own), options) for path in paths]
     if len({run.name for run in runs}) < len(runs):
         run, *others = runs = [dataclasses.replace(run, name=str(run.folder.path)) for run in runs]
@@ -155,6 +156,8 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
         scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder), environment=environment(device),
         samples=BOOTSTRAP_SAMPLES, configuration=[by_dotted_name(run.config) for run in runs])
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
         write_bytes(folder / name, picture)
     write_text(folder / PAGE, page)

@@ -17,23 +17,40 @@ Safetensors files hold the SHA-256 of what they say, which is looked at whenever
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from translator.building import build, read_yaml, to_yaml
 from translator.checkpoint import Checkpoint, Checkpoints
 from translator.config import RunConfig
 from translator.console import say
 from translator.errors import UserError
-from translator.files import Weights, load_tensors, read_plain, save_tensors, write_bytes, write_text
+from translator.files import (
+    Weights,
+    load_tensors,
+    read_plain,
+    require_no_link,
+    save_tensors,
+    write_bytes,
+    write_text,
+)
 from translator.shortlist import Shortlist
 from translator.tokenizer import Tokenizer
 
 # To be raised when a run folder changes so that older releases would misread it.
 FORMAT = 1
+# Begins the last line of config.yaml: another number of heads, say, would fit the weights and make other translations of them.
+SHAPE = "# sha256 of the model: "
+# The names of what a run keeps for itself.
+OWN = (
+    "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
+    "shortlist.safetensors", "tensorboard", "checkpoints", "evaluation-*", ".lock*")
 
 
 class RunFolder:
@@ -58,6 +75,8 @@ class RunFolder:
         config.yaml comes last: a folder that has one has the rest. Of a run that has begun only the options are new; UserError
         where it was made of other data than these.
         """
+        for name in ("checkpoints", "tensorboard", "evaluation-test"):
+            require_no_link(self.path / name)
         begun = self.has_begun()
         if begun:
             self.require_same_data(tokenizers, report)
@@ -65,7 +84,9 @@ class RunFolder:
             if self.checkpoints.resumable():
                 say(f"warning: {self.report_file} does not tell what data this run was begun with; it may not have been these")
             self._write_data(tokenizers, report)
-        write_text(self.config_file, f"format: {FORMAT}\n{to_yaml(config)}")
+        options = to_yaml(config)
+        shape = _digest(yaml.safe_load(options)["model"])
+        write_text(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{shape}\n")
         self._identity = _identity(self.path)
 
     def has_begun(self) -> bool:
@@ -116,9 +137,15 @@ class RunFolder:
                 f"{self.path}: a run folder of format {version}, and this release reads up to {FORMAT}: update the translator")
         _renew(values)
         try:
-            return build(RunConfig, values)
+            config = build(RunConfig, values)
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from error
+        _, written, shape = read_plain(self.config_file).decode().rpartition(SHAPE)
+        if written and shape.strip() != _digest(values["model"]):
+            raise UserError(
+                f"{self.config_file}: the options under model are not those of this run's training. Restore them, or take the "
+                "file from a copy of the run.")
+        return config
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """The source's and the target's tokenizer: one and the same where it is one vocabulary, and all of it."""
@@ -190,13 +217,16 @@ class RunFolder:
         """What `save_outcome` was given; None while training has not ended, or where it is damaged: it can be made again."""
         try:
             return json.loads(read_plain(self.outcome_file))
-        except (FileNotFoundError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
         """`Checkpoints.save`, in the folder that was laid out and in no other that has taken its name."""
         self._require_in_place()
-        self.checkpoints.save(update, weights, training, state)
+        try:
+            self.checkpoints.save(update, weights, training, state)
+        except UserError as error:
+            raise UserError(f"{error} The checkpoints before it are kept, and the same command resumes from there.") from error
 
     def newest_checkpoint(self, read: dict[int, Checkpoint]) -> int | None:
         """`Checkpoints.newest_whole`, for the sole user of the folder; UserError where there were some and none is left."""
@@ -223,12 +253,12 @@ class RunFolder:
 
     def _check_sums(self) -> None:
         """UserError where a file is not what SHA256SUMS says; a folder older than these sums has none."""
-        for line in self.sums_file.read_bytes().splitlines() if self.sums_file.is_file() else ():
+        for line in read_plain(self.sums_file).splitlines() if self.sums_file.is_file() else ():
             expected, _, name = line.decode(errors="replace").partition("  ")
             file = self.path / Path(name).name  # in this folder, whatever stands there
             if not name:
                 raise UserError(f"{self.sums_file}: damaged: take it from a copy of the run")
-            if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            if file.is_file() and hashlib.sha256(read_plain(file)).hexdigest() != expected:
                 raise UserError(f"{file}: damaged: it is not the file that was written; take it from a copy of the run")
 
 
@@ -242,16 +272,38 @@ def _renew(values: Any) -> None:
             search["min_length"] = 1
 
 
+def _digest(options: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of options as YAML holds them."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+
+
 def _identity(folder: Path) -> tuple[int, int]:
     """What tells a folder from another that has taken its name."""
     about = folder.stat()
     return about.st_dev, about.st_ino
 
 
+def require_not_of_a_run(output: Path) -> None:
+    """Raise UserError where a command would write over what a run keeps for itself, by whatever links."""
+    path = output.resolve()
+    for folder in path.parents:
+        run, name = RunFolder(folder), path.relative_to(folder).parts[0]
+        if any(fnmatch.fnmatch(name, own) for own in OWN) and run.config_file.is_file() and (
+                run.report_file.is_file() or run.model_file.is_file()):
+            raise UserError(f"output={output}: {name} belongs to the run in {folder}. Name another output.")
+
+
+def place_of(runs: str) -> Path:
+    """Return the folder that the runs lie in; UserError where the option is empty."""
+    if not runs:
+        raise UserError("runs: is empty. Name the folder of the runs, as runs=runs.")
+    return Path(runs)
+
+
 def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:
     """The run folders that are named; where none is, the newest of those in `runs`."""
     if not named:
-        return (newest_run(Path(runs)),)
+        return (newest_run(place_of(runs)),)
     return tuple(map(Path, (named,) if isinstance(named, str) else named))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from translator.errors import UserError
+from translator.files import read_plain
 from translator.writing import normal, whole_words
 
 
@@ -20,7 +21,7 @@ class Terminology:
         """UserError names the line that is not a pair."""
         pairs: dict[str, str] = {}
         try:
-            lines = path.read_text(encoding="utf-8-sig").split("\n")
+            lines = read_plain(path).decode("utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"search.terminology={path}: {error}") from error
         for number, line in enumerate(lines, 1):
@@ -32,6 +33,8 @@ class Terminology:
             source, target = normal(terms[0]), terms[1]
             if pairs.setdefault(source, target) != target:
                 raise UserError(f"{path}, line {number}: {source} stands above already, as {pairs[source]}; leave one")
+        if not pairs:
+            raise UserError(f"search.terminology={path}: holds no terms. Write a source term, a tab and a target term a line.")
         return cls(pairs)
 
     def required(self, source: str) -> list[str]:

@@ -12,6 +12,7 @@ import sentencepiece as spm
 
 from translator.config import TokenizerConfig
 from translator.errors import UserError
+from translator.files import read_plain
 from translator.languages import is_tag
 from translator.writing import goes_on, is_unspaced
 
@@ -40,20 +41,22 @@ class Tokenizer:
         """
         self.model = model
         try:
-            self._processor = spm.SentencePieceProcessor(model_proto=model)
+            self._processor = processor = spm.SentencePieceProcessor(model_proto=model)
+            pieces = self.pieces(range(len(self)))
+        except UnicodeDecodeError as error:
+            raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
         except (RuntimeError, OSError) as error:
             raise UserError("not a SentencePiece model") from error
-        processor = self._processor
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
         # Pieces that another side's model brought in: they segment nothing, and yet stand for a character unknown here.
-        self._foreign = {processor.id_to_piece(i): i for i in range(len(self)) if processor.is_unused(i)}
+        self._foreign = {piece: i for i, piece in enumerate(pieces) if processor.is_unused(i)}
         self.tag_ids = [] if tag is None else [processor.piece_to_id(tag)]
         if UNK_ID in self.tag_ids:
             raise UserError(f"no piece {tag!r} in the vocabulary, as tokenizer.source_tag or tokenizer.target_tag wants one")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
         # Of a model of several languages: the tags of those that it translates to, for each text to choose from.
-        self.tags = tuple(filter(is_tag, self.pieces(range(len(self))))) if tag is None else ()
+        self.tags = tuple(filter(is_tag, pieces)) if tag is None else ()
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
 
     def __len__(self) -> int:
@@ -164,7 +167,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path, tag: str | None = None) -> Tokenizer:
         try:
-            return cls(path.read_bytes(), tag)
+            return cls(read_plain(path), tag)
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
         except UserError as error:

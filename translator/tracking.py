@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from translator.console import say
 from translator.errors import UserError
+from translator.files import read_plain
 
 if TYPE_CHECKING:  # to import what draws takes a second, for which a training need not wait to begin
     from translator.plots import History
@@ -104,7 +105,7 @@ def _literal(text: str) -> str:
 def read_history(metrics_file: Path) -> tuple[History, int]:
     """What `Tracker.scalars` has recorded, and how many lines of it cannot be read; nothing where there is no such file."""
     history, unreadable = defaultdict[str, list[tuple[float, float]]](list), 0
-    for line in metrics_file.read_bytes().splitlines() if metrics_file.is_file() else ():
+    for line in read_plain(metrics_file, 1 << 31).splitlines() if metrics_file.is_file() else ():
         try:
             values = {str(name): float(value) for name, value in json.loads(line).items()}
             update = values.pop("update")

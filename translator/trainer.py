@@ -128,7 +128,7 @@ class Trainer:
     def fit(self) -> Outcome:
         """Train to the first limit and leave the chosen weights in the run folder.
 
-        Raises Interrupted, with everything saved, on SIGINT or SIGTERM; a second signal ends the process at once.
+        Raises Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP; a second signal ends the process at once.
         """
         self._tracker: Tracker | None = None
         if first():

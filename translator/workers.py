@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from functools import partial
 import torch
 
 from translator.config import SearchConfig
+from translator.console import say
 from translator.cpu import tune_cpu
 from translator.details import Details
 from translator.device import DecodingPrecision
@@ -43,6 +45,7 @@ class Job:
 
 def translate_all(job: Job, requests: Iterable[Sequence[Request]], *, workers: int) -> Answers:
     """Answer groups of requests, in order, with so many processes that share the processor's cores; 1: in this one."""
+    workers = _at_most_cores(workers)
     if workers == 1:
         yield from map(partial(job.translate, job.load()), requests)
         return
@@ -54,11 +57,20 @@ def translate_all(job: Job, requests: Iterable[Sequence[Request]], *, workers: i
 @contextmanager
 def ready(job: Job, *, workers: int) -> Iterator[Callable[[Iterable[Sequence[Request]]], Answers]]:
     """What answers groups of requests as `translate_all` does, again and again, each group at once."""
+    workers = _at_most_cores(workers)
     if workers == 1:
         yield partial(map, partial(job.translate, job.load()))
         return
     with answering(partial(_begin, job, _threads(workers)), workers=workers, remedy=REMEDY) as answers:
         yield answers
+
+
+def _at_most_cores(workers: int) -> int:
+    """Return the number of workers to start: more than there are cores would only take memory, which is said."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers > cores:
+        say(f"workers={workers}: only {cores} are started, one for each core")
+    return min(workers, cores)
 
 
 def _threads(workers: int) -> int:

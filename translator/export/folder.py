@@ -10,7 +10,9 @@ from pathlib import Path
 
 from translator import __version__
 from translator.errors import UserError
+from translator.files import read_plain, require_writable, writing
 from translator.lock import locked
+from translator.run_folder import require_not_of_a_run
 
 # The file that tells an export from folders that are not ours to replace.
 MARK = "translator.json"
@@ -19,8 +21,10 @@ MARK = "translator.json"
 @contextmanager
 def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     """A folder to write to, which takes the name `path` at the end if nothing is raised, in place of an earlier export."""
+    require_not_of_a_run(path)
     path = path.resolve()  # so that a link stays a link
     _require_ours(path)
+    require_writable(path.parent)
     partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = locked(
@@ -30,10 +34,11 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     try:
         for left in (partial, old):
             shutil.rmtree(left, ignore_errors=True)
-        partial.mkdir()
-        yield partial
-        mark = {"format": form, "run": run.resolve().name, "version": __version__, "files": _files(partial)}
-        (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
+        with writing(path, "What was exported there before is kept." if path.exists() else ""):
+            partial.mkdir()
+            yield partial
+            mark = {"format": form, "run": run.resolve().name, "version": __version__, "files": _files(partial)}
+            (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
         if path.exists():
             path.rename(old)
         partial.rename(path)
@@ -56,8 +61,8 @@ def _require_ours(path: Path) -> None:
         raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
     here = _files(path)
     try:
-        written = json.loads((path / MARK).read_bytes()).get("files", here)  # older exports do not say
-    except (ValueError, AttributeError):
+        written = json.loads(read_plain(path / MARK)).get("files", here)  # older exports do not say
+    except (OSError, ValueError, AttributeError):
         written = []
     if others := sorted({*here} - {*written, MARK}):
         raise UserError(f"output={path}: {others[0]} there is no part of the export and would go with it; move it first")

@@ -86,8 +86,8 @@ def decoder(
     """What translates texts as the lines of `usage` do, so many of like length together, on so many threads."""
     torch.set_num_threads(threads)
     disable_progress_bar()
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").to(device)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto", trust_remote_code=False).to(device)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     config = generation_config(decoding)
 
     def translate(texts: Sequence[str]) -> list[str]:

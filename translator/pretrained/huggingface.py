@@ -37,6 +37,8 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 REQUIRED = {
     "scale_embedding": True, "static_position_embeddings": True, "normalize_before": False, "normalize_embedding": False,
     "add_final_layer_norm": False}
+# A model from elsewhere may bring Python code: unless told this, transformers asks on stdin whether to run it.
+NEVER_RUN: dict[str, Any] = {"trust_remote_code": False}
 # Added to the logit of what is never produced: beside any other, its probability is then lost in rounding.
 SILENCE = -30.0
 
@@ -63,11 +65,11 @@ def _read(source: str) -> tuple[Any, Any]:
     transformers.utils.logging.disable_progress_bar()
     with warnings.catch_warnings(), _telling_what_failed():
         warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and makes no use of it
-        config = transformers.AutoConfig.from_pretrained(source)
+        config = transformers.AutoConfig.from_pretrained(source, **NEVER_RUN)
         _require_counterpart(config)
         model, told = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+            source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **NEVER_RUN)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **NEVER_RUN)
     if lacking := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
         raise UserError(f"damaged: weights are missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
     if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
@@ -82,6 +84,9 @@ def _telling_what_failed() -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # of whatever kind transformers, and what it builds on, may raise
+        if "trust_remote_code" in str(error):
+            there = " or ".join(FAMILIES)
+            raise UserError(f"it has Python code of its own, which is never run. Name a model of type {there}.") from error
         raise UserError(f"neither a run folder nor a model that transformers can load: {str(error)[:300]}") from error
 
 

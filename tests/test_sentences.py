@@ -51,18 +51,19 @@ def test_sentences_put_together_are_the_text(text):
     assert "".join(split_sentences(text)) == text
 
 
-@given(st.text(alphabet="ab ,，東", max_size=60))
+@given(st.text(alphabet="ab ,，", max_size=60))
 def test_clauses_fit_and_put_together_are_the_text(text):
     parts = split_clauses(text, lambda part: len(part) <= 10)
     assert "".join(parts) == text
     for part in parts:  # what does not fit has no place to break within its middle half
-        assert len(part) <= 10 or max(map(len, re.split("[ ，東]", part))) > len(part) / 2 - 2
+        assert len(part) <= 10 or max(map(len, re.split("[ ，]", part))) > len(part) / 2 - 2
 
 
 def test_clauses_are_split_at_commas_before_spaces():
     text = "one two, three four five six seven eight nine ten, eleven twelve"
     parts = split_clauses(text, lambda part: len(part.split()) <= 4)
     assert parts == ["one two, ", "three four five six ", "seven eight nine ten, ", "eleven twelve"]
+    assert split_clauses("私は東京に住む。", lambda part: len(part) <= 4) == ["私は東京", "に住む。"]
 
 
 def test_sentences_are_rejoined_as_their_script_has_it():

@@ -58,7 +58,7 @@ def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None
     if path is None:
         part = Path(part.removesuffix(".gz")).stem
         part = place.parent.name if part == "train" else part
-    return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part).strip("-.")[:MOST_OF_NAME])))
+    return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part)[:MOST_OF_NAME].strip("-."))))
 
 
 def run_name(data: DictConfig, choices: DictConfig, overrides: Iterable[str]) -> str:

@@ -223,7 +223,7 @@ def test_runs_of_other_languages_are_not_compared(script, run_folder, files, tmp
 
 def test_a_source_that_is_refused_counts_as_an_empty_output(run_folder):
     evaluation = evaluate(
-        Translator(run_folder, device="cpu"), [*SOURCES[:2], "word " * 99], REFERENCES[:3],
+        Translator(run_folder, device="cpu"), [*SOURCES[:2], "word" * 99], REFERENCES[:3],
         search_config(max_length=5, max_source_tokens=50), "de")
     assert evaluation.refused == 1
     assert evaluation.hypotheses[2] == ""

@@ -17,7 +17,7 @@ Files = str | tuple[str, ...] | None
 # Target pieces that are kept of each source piece.
 MOST_CANDIDATES = 100
 # That an output may be told to have; characters of a phrase that it must or must not hold, whose tokens take a step each.
-MOST_TOKENS, MOST_DEMANDED = 1_000_000, 5000
+MOST_TOKENS, MOST_DEMANDED = 1_000_000, 1000
 # Of a vocabulary: for two thousand times as many, SentencePiece was still at work on 400 pairs after minutes.
 MOST_PIECES = 1_000_000
 
@@ -291,6 +291,7 @@ class SearchConfig:
                max_length_ratio=(0, MOST_TOKENS), max_length_extra=(1, MOST_TOKENS), length_penalty=(0, 10),
                coverage_penalty=(0, 1000), diversity=(0, 10**9), no_repeat_ngram=(0, MOST_TOKENS), repetition_penalty=(1, 1000),
                temperature=(1e-6, 1000), top_k=(0, MOST_PIECES), top_p=(1e-6, 1), seed=(0, 2**63), batch_tokens=(1, MOST_BATCH))
+        require(self.sampling or self.beam_size <= 1000, "search.beam_size", "must be 1 to 1,000, except in sampling")
         for name, texts in (("prefix", (self.prefix,)), ("required", self.required), ("banned", self.banned)):
             require(all(len(text) <= MOST_DEMANDED for text in texts), f"search.{name}",
                     f"must have at most {MOST_DEMANDED:,} characters")

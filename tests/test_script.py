@@ -109,6 +109,7 @@ def test_any_path_is_an_option_s_value_as_typed(text):
 
 @pytest.mark.parametrize(("typed", "value"), [
     ("runs/a,runs/b", "runs/a,runs/b"), ("[runs/a,größe]", ["runs/a", "größe"]), ("['a b','c']", ["a b", "c"]),
+    ("[o'clock,a(1)]", ["o'clock", "a(1)"]), ("[]", []),
     ("'a, b'", "a, b"), ("null", None), ("3", 3), ("str(3)", "3"), ("a(1)", "a(1)"), ("{a:1}", {"a": 1}), ("~/x", "HOME/x"),
     ("o'clock", "o'clock"), ("", "")])
 def test_what_is_written_for_hydra_stays(monkeypatch, typed, value):

@@ -79,6 +79,17 @@ def test_scripts_work_with_stderr_closed(tmp_path, script, name):
     assert (result.returncode, bool(result.stdout)) == (0, True)
 
 
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_a_full_disk_under_stdout_is_one_line(count):
+    code = f"from translator.script import one_line_errors\nwith one_line_errors(): print('x' * {count})"
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 a device
+        result = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60,
+            env=os.environ | {"PYTHONUNBUFFERED": ""})
+    assert result.returncode == 2
+    assert result.stderr == b"error: stdout could not be read or written: No space left on device\n"
+
+
 @pytest.mark.parametrize("error", ["MemoryError()", "MemoryError('std::bad_alloc')", "RuntimeError('std::bad_alloc')"])
 def test_memory_that_does_not_suffice_is_one_line(error):
     code = f"from translator.script import one_line_errors\nwith one_line_errors(): raise {error}"

@@ -54,8 +54,7 @@ def one_line_errors() -> Iterator[None]:
         if isinstance(error, FileExistsError | NotADirectoryError):
             _exit(f"{error.filename}: a file stands where a folder is wanted; name another, or move it")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
-            unnamed = "stdout" if _stdout_trouble() else "a file"
-            _exit(f"{error.filename or f'{unnamed} could not be read or written'}: {error.strerror or error}")
+            _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
         if is_of_memory(error):
             _exit("out of memory. Use smaller batches or models, fewer workers, or a machine with more of it.")
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from translator.script import one_line_errors
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 import hydra
@@ -42,8 +43,9 @@ def main(composed: DictConfig) -> None:
     with sole_user(folder.path):
         folder.create(config, pretrained.tokenizers, {})
         folder.begin_with(pretrained.weights)
+    run = shlex.quote(str(folder.path))
     say(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
-        f"Next:\n  make translate TEXT=\"...\" RUN={folder.path}\n  make train ARGS=\"init={folder.path} data=...\"")
+        f"Next:\n  make translate TEXT=\"...\" RUN={run}\n  make train ARGS=\"init={run} data=...\"")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from translator.script import one_line_errors
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -242,7 +243,7 @@ def report(
     for source, hypothesis, reference in list(
             zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True))[:SAMPLE_TRANSLATIONS]:
         say(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
-    run = folder.path
+    run = shlex.quote(str(folder.path))
     say(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n"
         f"  make board")
 

@@ -242,8 +242,8 @@ def test_sums_of_files_elsewhere_are_not_looked_at(run, tmp_path, monkeypatch, l
     secret.write_text("x")
     run.sums_file.write_text(line.format(sum="0" * 64, folder=tmp_path) + "\n")
     seen = []
-    read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: seen.append(path.resolve()) or read_bytes(path))
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: seen.append(path.resolve()) or opened(path, *how, **more))
     run.load_tokenizers()
     assert run.path / "tokenizer.model" in seen
     assert all(path.is_relative_to(run.path) for path in seen)

@@ -79,6 +79,18 @@ def test_scripts_work_with_stderr_closed(tmp_path, script, name):
     assert (result.returncode, bool(result.stdout)) == (0, True)
 
 
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_a_full_disk_under_stdout_is_one_line(count):
+    code = f"from translator.script import one_line_errors\nwith one_line_errors(): print('x' * {count})"
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 a device
+        result = subprocess.run(
+            [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60,
+            env=os.environ | {"PYTHONUNBUFFERED": ""})
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.endswith(b"could not be read or written: No space left on device\n")
+
+
 @pytest.mark.parametrize("error", ["MemoryError()", "MemoryError('std::bad_alloc')", "RuntimeError('std::bad_alloc')"])
 def test_memory_that_does_not_suffice_is_one_line(error):
     code = f"from translator.script import one_line_errors\nwith one_line_errors(): raise {error}"
@@ -109,6 +121,7 @@ def test_any_path_is_an_option_s_value_as_typed(text):
 
 @pytest.mark.parametrize(("typed", "value"), [
     ("runs/a,runs/b", "runs/a,runs/b"), ("[runs/a,größe]", ["runs/a", "größe"]), ("['a b','c']", ["a b", "c"]),
+    ("[o'clock,a(1)]", ["o'clock", "a(1)"]), ("[]", []),
     ("'a, b'", "a, b"), ("null", None), ("3", 3), ("str(3)", "3"), ("a(1)", "a(1)"), ("{a:1}", {"a": 1}), ("~/x", "HOME/x"),
     ("o'clock", "o'clock"), ("", "")])
 def test_what_is_written_for_hydra_stays(monkeypatch, typed, value):

@@ -48,7 +48,7 @@ def _for_hydra(value: str) -> str:
         value = os.path.expanduser(value)  # noqa: PTH111 of a path, or of what looks like one
     if PLAIN.fullmatch(value):
         return value
-    if re.fullmatch(r"\[[^\[\]{}()'\"\\]*\]", value):
+    if re.fullmatch(r"\[[^\[\]{}\\]*\]", value) and not re.search(r"""[\[,]\s*['"]""", value):  # a list of texts
         return f"[{','.join(map(_for_hydra, value[1:-1].split(',')))}]"
     if WRITTEN.fullmatch(value):
         return value

@@ -37,7 +37,8 @@ def one_line_errors() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
-        _flush_stdout()
+        if trouble := _stdout_trouble():
+            raise trouble
     except UserError as error:
         _exit(str(error))
     except KeyboardInterrupt:
@@ -53,7 +54,7 @@ def one_line_errors() -> Iterator[None]:
         if isinstance(error, FileExistsError | NotADirectoryError):
             _exit(f"{error.filename}: a file stands where a folder is wanted; name another, or move it")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
-            _exit(f"{error.filename or 'a file could not be read or written'}: {error.strerror or error}")
+            _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
         if is_of_memory(error):
             _exit("out of memory. Use smaller batches or models, fewer workers, or a machine with more of it.")
         raise
@@ -97,14 +98,13 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(INTERRUPTED_EXIT_CODE)
 
 
-def _flush_stdout() -> None:
-    """Write what is left for stdout; UserError where it cannot be."""
+def _stdout_trouble() -> OSError | None:
+    """Write what is left for stdout, and return why it cannot be written, if so."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise UserError(f"stdout: cannot be written: {error.strerror}") from error
+        return error
+    return None
 
 
 def _discard_stdout() -> None:
@@ -145,9 +145,7 @@ def _exit(message: str) -> NoReturn:
     if os.environ.get("RANK", "0") != "0":  # if the first of several processes says the same, it ends us meanwhile
         time.sleep(OTHERS_WAIT)
     print(f"error: {one_line(message)}", file=sys.stderr)
-    try:
-        sys.stdout.flush()
-    except OSError:
+    if _stdout_trouble():
         _discard_stdout()
     sys.exit(USER_ERROR_EXIT_CODE)
 

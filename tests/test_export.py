@@ -45,6 +45,7 @@ from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
 from translator.run_folder import RunFolder
+from translator.search import search
 from translator.search.forced import rate
 from translator.search.hypothesis import length_limits, length_penalty
 from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
@@ -95,8 +96,9 @@ def translator(request, tokenizer, separate) -> Translator:
     return Translator.of(model, *tokenizers, search=GREEDY)
 
 
-def ours(translator: Translator, search: SearchConfig) -> list[list[int]]:
-    return [list(t.hypotheses[0].ids) for t in translator.translate(SOURCES, search)]
+def ours(translator: Translator, options: SearchConfig) -> list[list[int]]:
+    found = search(translator.models[0], pad(translator.source_tokenizer.encode(SOURCES)), options)
+    return [list(hypotheses[0].ids) for hypotheses in found]
 
 
 def our_log_probabilities(translator: Translator, sources: list[list[int]], targets: list[list[int]]) -> list[torch.Tensor]:
@@ -125,7 +127,7 @@ def test_ctranslate2_computes_the_same(translator, tmp_path):
         torch.testing.assert_close(torch.tensor(result.log_probs), log_probabilities, atol=1e-4, rtol=0)
 
     results = theirs.translate_batch(
-        pieces, beam_size=1, min_decoding_length=0, max_decoding_length=20, suppress_sequences=NEVER)
+        pieces, beam_size=1, max_decoding_length=20, suppress_sequences=NEVER)
     assert [r.hypotheses[0] for r in results] == [target.pieces(ids) for ids in ours(translator, GREEDY)]
 
 

@@ -31,7 +31,7 @@ from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_c
 from translator.batching import Batch, BatchSource, plan_batches
 from translator.building import build, read_yaml, to_yaml
 from translator.cleaning import Counts, HeldOut, cut, with_text
-from translator.config import DataConfig, RunConfig
+from translator.config import MOST_DEMANDED, DataConfig, RunConfig
 from translator.errors import UserError
 from translator.files import Weights
 from translator.lines import answer, arriving_lines, as_json, notices, parse
@@ -398,14 +398,15 @@ def test_any_values_are_options_or_a_users_mistake(values):
 
 
 POSITIVE = st.floats(min_value=1e-30, max_value=1)
+PHRASE = ANY_TEXT.map(lambda text: text[:MOST_DEMANDED])
 WORDED = {
     "data": {
         "path": ANY_TEXT.filter(bool), "folder": ANY_TEXT, "train": ANY_TEXT.filter(bool),
         "test": st.lists(ANY_TEXT, max_size=3)},
     "optim": {"lr": POSITIVE, "eps": POSITIVE, "warmup_updates": st.integers(0, 10**9)},
     "search": {
-        "prefix": ANY_TEXT, "required": st.lists(ANY_TEXT.filter(str.strip), max_size=3),
-        "banned": st.lists(ANY_TEXT.filter(str.strip), max_size=3)}}
+        "prefix": PHRASE, "required": st.lists(PHRASE.filter(str.strip), max_size=3),
+        "banned": st.lists(PHRASE.filter(str.strip), max_size=3)}}
 
 
 @share(60)

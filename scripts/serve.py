@@ -65,8 +65,10 @@ def read_keys(file: str | None) -> list[str]:
         return []
     try:
         keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"keys={file}: {error}") from error
+    except OSError as error:
+        raise UserError(f"keys={file}: {error.strerror}. Name a text file with one key a line") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"keys={file}: not UTF-8 at byte {error.start + 1}. Convert the file to UTF-8") from error
     if not keys:
         raise UserError(f"keys={file}: holds no key; write one a line")
     return keys

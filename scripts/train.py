@@ -224,7 +224,7 @@ def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device,
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
     say(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
-        f"{per_epoch:,} updates {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
+        f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
         f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.unit}s, in "
         f"{plan.updates * plan.seconds / 60:.0f} minutes at {plan.seconds:.2f} s an update, {validation}")
     if trainer.state.update:

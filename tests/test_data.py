@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -463,6 +464,17 @@ def test_copied_sources_are_counted_dropped_or_not(tmp_path):
     assert f"; {copied['train']['count']} copied from the source" in train
     assert "1 copied from the source" in test
     assert "copied" not in describe(prepared(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS))).report)
+
+
+def test_sources_of_several_sentences_are_counted(tmp_path):
+    """By this share, and this length, a run knows which lines to split."""
+    two = [(f"{a} {b}", f"{c} {d}") for (a, c), (b, d) in zip(PAIRS[:30], PAIRS[30:60], strict=True)]
+    files = {"train": str(write_pairs(tmp_path / "train.tsv", two + PAIRS[60:])), "validation": None, "test": None}
+    corpus = prepared(tmp_path / "cache", **files, holdout=10)
+    train, sources = corpus.report["splits"]["train"], corpus.train["source"]
+    assert train["source_several"] == pytest.approx(sum(text.count(".") > 1 for text in sources) / len(sources))
+    assert 0.3 < train["source_several"] < 0.5
+    assert np.mean(np.array(corpus.train["source_length"]) > train["source_long"]) <= 0.01
 
 
 @pytest.mark.parametrize(("row", "cause"), [

@@ -16,6 +16,7 @@ from translator.planning import TrainingStatistics
 from translator.sentences import split_clauses, split_sentences
 from translator.tokenizer import EOS_ID
 from translator.translate import Translator
+from translator.translation import Request
 from translator.writing import rejoined
 
 SOURCES = [source for source, _ in PAIRS[:12]]
@@ -41,6 +42,7 @@ def options(**changes: object):
     "Dr. Müller lives in Zürich.", "No. |I do.", "No. 5 is alive.", "See p. 12 for more. |Bye.", "It is 5 p.m. |Then we go.",
     "The U.S. Army won. |He left.", "1. Open the box. |2. Close it.", "Am 12. Oktober kam er. |Dann ging er.",
     "He is 25. |She is 30.", "Tom and I. |We went.", "Er sagte: „Komm!“ |Dann ging er.", '"Stop!" he said. |"Why?" she asked.',
+    "I was born on Jan. 5.", "It weighs approx. 5 kg.", "Der 2. Weltkrieg. |Dann kam er.", "one\n|two",
     "It's Mr. and Mrs. Jones. |Hi.", "क्या? |हाँ। |ठीक है।", "J. R. R. Tolkien wrote it. |I read it."])
 def test_sentences_end_where_a_reader_would_say(marked):
     assert "|".join(split_sentences(marked.replace("|", ""))) == marked
@@ -108,13 +110,13 @@ def test_sentences_of_a_line_keep_n_best_lists_and_details(translator):
     (None, None, "auto", 3), (0.09, 99, "auto", 3), (0.1, 99, "auto", 1), (0.1, 20, "auto", 3), (0.1, 99, "always", 3),
     (None, 20, "never", 1)])
 def test_auto_splits_what_training_has_not_shown(translator, share, longest, choice, count):
-    translator.planner.trained_on = TrainingStatistics(longest, share)
+    translator.planner.trained_on = TrainingStatistics(longest_source=longest, several_sentences=share)
     [translation] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=choice))
     assert translation.sentences == count
 
 
 def test_a_sentence_without_an_end_is_translated_in_parts(translator):
-    translator.planner.trained_on = TrainingStatistics(longest_source=12)
+    translator.planner.trained_on = TrainingStatistics(longest_source=99, long_source=12)
     endless = " ".join(source.removesuffix(".") for source in SOURCES)
     [translation] = translator.translate([endless], QUICK)
     assert translation.sentences >= 4
@@ -122,6 +124,21 @@ def test_a_sentence_without_an_end_is_translated_in_parts(translator):
     assert len(translation.text.split()) > len(endless.split()) / 2
     [in_position] = translator.translate([endless], options(max_source_tokens=9))
     assert max(len(source) for source, _ in in_position.pairs) <= 9
+
+
+def test_a_prefix_is_shared_out_among_sentences(translator):
+    prefix = "Der Hund sieht drei Bäume. Sie will"
+    [translation] = translator.translate([Request(" ".join(SOURCES[:3]), prefix=prefix)], QUICK)
+    own = [Request(SOURCES[0], prefix="Der Hund sieht drei Bäume."), Request(SOURCES[1], prefix="Sie will"), SOURCES[2]]
+    assert translation.text == " ".join(one.text for one in translator.translate(own, QUICK))
+    [whole] = translator.translate([Request(SOURCES[0], prefix=prefix)], options(max_length_extra=40))
+    assert whole.text.startswith(prefix)
+
+
+def test_required_phrases_keep_sentences_together_and_say_so(translator):
+    [translation] = translator.translate([Request(" ".join(SOURCES[:3]), required=("Häuser",))], QUICK)
+    assert translation.sentences == 1
+    assert "required phrases keep 3 sentences together" in " ".join(translation.warnings)
 
 
 # What never comes back empty

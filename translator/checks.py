@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+
+from translator.sentences import split_sentences
 
 # An output with a smaller share of the tokens to expect is far shorter than its source; shorter sources vary too much.
 SHORT, LEAST_TOKENS = 0.4, 10
@@ -24,3 +27,9 @@ def lost_numbers(source: str, output: str) -> str:
     missing = Counter(digits for _, digits in numbers) - Counter(re.sub(r"\D", "", number) for number in NUMBER.findall(output))
     lost = dict.fromkeys(number for number, digits in numbers if digits in missing and len(digits) > 1)
     return f"numbers that the translation lacks: {', '.join(lost)}" if lost else ""
+
+
+def joined_sentences(source: str, required: Sequence[str]) -> str:
+    """Say that a text of several sentences was translated as one, because any of them may have to hold a required phrase."""
+    sentences = len(split_sentences(source)) if required else 1
+    return f"the translation may be incomplete: required phrases keep {sentences} sentences together" if sentences > 1 else ""

@@ -17,7 +17,7 @@ Files = str | tuple[str, ...] | None
 # Target pieces that are kept of each source piece.
 MOST_CANDIDATES = 100
 # That an output may be told to have; characters of a phrase that it must or must not hold, whose tokens take a step each.
-MOST_TOKENS, MOST_DEMANDED = 1_000_000, 1000
+MOST_TOKENS, MOST_DEMANDED, MOST_PHRASES = 1_000_000, 1000, 50
 # Of a vocabulary: for two thousand times as many, SentencePiece was still at work on 400 pairs after minutes.
 MOST_PIECES = 1_000_000
 
@@ -395,4 +395,5 @@ def within(config: Any, group: str, **bounds: tuple[float, float]) -> None:
     """UserError where a number among the options is outside its bounds, which it may equal."""
     for name, (least, most) in bounds.items():
         value = getattr(config, name)
-        require(value in (None, "auto") or least <= value <= most, f"{group}.{name}", f"must be {least:,} to {most:,}")
+        rule = f"must be above 0 and at most {most:,}" if least == LEAST else f"must be {least:,} to {most:,}"
+        require(value in (None, "auto") or least <= value <= most, f"{group}.{name}", rule)

@@ -213,7 +213,9 @@ def _tokenise(
         raise UserError(
             f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and model.max_positions where "
             "positions are learned")
-    report["splits"]["train"]["source_several"] = _share_of_several(_rows(splits, "train"))
+    lengths = Dataset.from_file(str(folder / "train.arrow")).with_format("numpy")["source_length"][:]
+    report["splits"]["train"] |= {
+        "source_long": int(np.percentile(lengths, 99)), "source_several": _share_of_several(_rows(splits, "train"))}
     report["fingerprint"] = _fingerprint([folder / f"{split}.arrow" for split in SPLITS])
     _save_report(folder, report)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from translator.config import MOST_DEMANDED, SearchConfig
+from translator.config import MOST_DEMANDED, MOST_PHRASES, SearchConfig
 from translator.languages import split_tag, tag_of
 from translator.sentences import split_clauses, split_sentences
 from translator.terminology import Terminology
@@ -18,7 +19,7 @@ from translator.writing import normal, whole_words
 
 # The share of training sources with two or more sentences from which a model is taken to have learned to translate them.
 OFTEN = 0.1
-# A sentence without an end is split where it is longer than any in training by this factor: up to there a model copes better.
+# A sentence is split where it is longer than 99 % of those in training by this factor: up to there a model copes better.
 FAR_TOO_LONG = 2
 
 
@@ -27,6 +28,7 @@ class TrainingStatistics:
     """What the pairs were like that a model was trained on; None where it is not known."""
 
     longest_source: int | None = None  # tokens
+    long_source: int | None = None  # tokens that 99 % of the sources do not exceed
     several_sentences: float | None = None  # the share of the sources that hold two or more
     length_ratio: float | None = None  # target tokens a source token
 
@@ -37,9 +39,11 @@ class TrainingStatistics:
             train = dict(report["splits"]["train"])
         except (KeyError, TypeError, ValueError):
             return cls()
-        longest, several, source, target = (
-            _number(train.get(name)) for name in ("source_longest", "source_several", "source_tokens", "target_tokens"))
-        return cls(None if longest is None else int(longest), several, target / source if source and target else None)
+        several, source, target = (_number(train.get(name)) for name in ("source_several", "source_tokens", "target_tokens"))
+        longest, long = (_number(train.get(name)) for name in ("source_longest", "source_long"))
+        return cls(
+            longest_source=None if longest is None else int(longest), long_source=None if long is None else int(long),
+            several_sentences=several, length_ratio=target / source if source and target else None)
 
 
 def _number(value: Any) -> float | None:
@@ -115,15 +119,17 @@ class Planner:
         if trouble := self.language_trouble(tag):
             raise Refusal(trouble)
         self._require_possible(required, prefix, options)
-        begin = self.target_tokenizer.encode([prefix])[0][:-1]
-        for sentence in [text] if required else self._sentences(text, tag, options):  # which of them should hold a phrase?
-            [ids] = self.source_tokenizer.encode([tag + sentence])
-            yield self._unit(ids, sentence, begin, required, options)
-            begin = self.target_tokenizer.tag_ids  # of the prefix, what each sentence needs
+        sentences = [text] if required else self._sentences(text, tag, options)  # which of them should hold a phrase?
+        prefixes, last = split_sentences(prefix), len(sentences) - 1
+        prefixes = [*prefixes[:last], "".join(prefixes[last:])]  # one a sentence
+        for sentence, begin in itertools.zip_longest(sentences, prefixes, fillvalue=""):
+            [ids], [beginning] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([begin])
+            yield self._unit(ids, sentence, beginning[:-1], required, options)
 
     def _sentences(self, text: str, tag: str, options: SearchConfig) -> list[str]:
         """The parts of a text to translate one by one."""
-        longest, several = self.trained_on.longest_source or math.inf, self.trained_on.several_sentences or 0.0
+        seen = self.trained_on
+        longest, several = seen.longest_source or math.inf, seen.several_sentences or 0.0
 
         def length(part: str) -> int:
             return len(self.source_tokenizer.encode([tag + part])[0])
@@ -131,7 +137,7 @@ class Planner:
         choice = options.split_sentences
         if choice == "never" or (choice == "auto" and several >= OFTEN and length(text) <= longest):
             return [text]
-        limit = min(FAR_TOO_LONG * longest, options.max_source_tokens)
+        limit = min(FAR_TOO_LONG * (seen.long_source or longest), options.max_source_tokens)
         return [
             part for sentence in split_sentences(text)
             for part in split_clauses(sentence, lambda part: length(part) <= limit)]
@@ -158,6 +164,8 @@ class Planner:
             raise Refusal(
                 "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
                 "search.keep_places")
+        if sum(map(len, required)) > MOST_DEMANDED or len(required) > MOST_PHRASES:
+            raise Refusal(f"its required phrases are more than {MOST_PHRASES}, or have more than {MOST_DEMANDED:,} characters")
         for text in (*required, prefix):
             if len(text) > MOST_DEMANDED:
                 raise Refusal(f"must hold {text[:20]!r}..., a text of more than {MOST_DEMANDED:,} characters")

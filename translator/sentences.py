@@ -10,18 +10,20 @@ from translator.writing import UNSPACED
 # A mark that ends sentences, with closing quotes and brackets; then space, unless the script does without.
 BOUNDARY = re.compile(
     r"""(?P<end>(?<![.!?…؟।۔])[.!?…؟।۔]++["'»«”“’‘)\]]*+)\s++(?=(?P<next>\S+))"""
-    r"""|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)""")
+    r"""|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)|\s*\n\s*+(?=\S)""")
 # A title or an initial comes before a name: Dr. Müller, J. Smith, U.S. Army, e.g. this. Not: 5 p.m. Then, you and I. We.
 ABBREVIATION = re.compile(
-    r"(?:^|[\s(\"'„“«])(?:Mrs?|Ms|Dr|Prof|St|Mt|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Sen|Gov|Hr|Fr|Sra?|Srta|Dra|Mme|Mlle|vs|bzw|ca)\.$"
-    r"|(?:^|[\s.(\"'„“«])(?!I|(?<=[ap]\.)m)[^\W\d_]\.$", re.IGNORECASE)
-# Before a number: No. 5, p. 12, Abb. 3.
-BEFORE_NUMBER = re.compile(r"(?:^|[\s(])(?:No|Nr|pp?|S|vol|fig|Abb|art|Abs|Kap|ch|núm|pág|č)\.$", re.IGNORECASE)
-# The number of a list's item, and in German of a day or a century.
-ORDINAL = re.compile(r"(?:^|\s)\d{1,2}\.$")
-AFTER_ORDINAL = re.compile(
-    r"(?:Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert)\w{0,2}\b")
-LONGEST_ABBREVIATION = 8  # characters, with the one before it
+    r"(?:^|[\s(\"'„“«-])(?:Mrs?|Ms|Dr|Prof|Ing|St|Mt|Ft|Gen|Maj|Col|Capt|Lt|Sgt|Rev|Hon|Sen|Rep|Gov|Hr|Fr|Sra?|Srta|Dra|Mme|Mlle"
+    r"|vs|bzw|ca|approx)\.$|(?:^|[\s.(\"'„“«])(?!I|(?<=[ap]\.)m)[^\W\d_]\.$", re.IGNORECASE)
+# Before a number: No. 5, p. 12, Abb. 3, Jan. 5.
+BEFORE_NUMBER = re.compile(
+    r"(?:^|[\s(])(?:Nos?|Nr|pp?|S|vol|fig|Abb|art|Abs|Kap|ch|núm|pág|č|Tel|\w*Str|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|O[ck]t|Nov|De[cz]"
+    r"|Mon|Tues?|Wed|Thu|Fri|Sat|Sun)\.$", re.IGNORECASE)
+# The number of a list's item; in German that of a day or of anything in a row: am 12. Oktober, der 2. Weltkrieg.
+ITEM = re.compile(r"\s*\d{1,2}\.\s*")
+ORDINAL = re.compile(
+    r"\b(?:der|die|das|de[mns]|im|zu[mr]|vom|beim|(?<!I )am|mein|dein|sein|ihr|unser)\s\d{1,2}\.$", re.IGNORECASE)
+LONGEST_ABBREVIATION = 12  # characters, with the word before it
 # Where a clause may end, the best places first: after its mark, between words, between characters that need no space.
 BREAKS = tuple(map(re.compile, (
     r"[,;:，、；：،؛]\s+|[，、；：]|\s[-–—]+\s+", r"\s+", f"[{UNSPACED}](?=[{UNSPACED}])")))
@@ -46,9 +48,7 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     before = text[max(start, match.end("end") - LONGEST_ABBREVIATION) : match.end("end")]
     if ABBREVIATION.search(before) or (following[0].isdigit() and BEFORE_NUMBER.search(before)):
         return False
-    number = ORDINAL.search(before)
-    is_item = number is not None and text[start : match.end("end")].strip() == number[0].strip()
-    return number is None or not (is_item or AFTER_ORDINAL.match(following))
+    return not (ITEM.fullmatch(text, start, match.end("end")) or ORDINAL.search(before))
 
 
 def split_clauses(text: str, fits: Callable[[str], bool]) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 
 from translator.bare import bare
 from translator.batching import pad
-from translator.checks import lost_numbers, short_output
+from translator.checks import joined_sentences, lost_numbers, short_output
 from translator.config import SearchConfig
 from translator.console import say
 from translator.details import Details, tell
@@ -223,7 +223,7 @@ class Translator:
         ratio = self.planner.trained_on.length_ratio or 0.0
         signs = (
             short_output(len(unit.ids), 1 + len(translation.hypotheses[0].ids), ratio),
-            lost_numbers(unit.text, translation.text))
+            lost_numbers(unit.text, translation.text), joined_sentences(unit.text, unit.required))
         return tuple(filter(None, signs))
 
     def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:

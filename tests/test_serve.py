@@ -212,7 +212,7 @@ def test_a_client_gets_what_the_command_line_gives(server, by_command_line):
     assert client.translate("\n\n".join(TEXTS), "en", "de") == "\n\n".join(best)
     detected = client.detect(TEXTS[0])
     assert detected[0]["language"] == "en"
-    assert sum(language["confidence"] for language in detected) == pytest.approx(100, abs=3)  # those below 0.05 are left out
+    assert sum(language["confidence"] for language in detected) == pytest.approx(100, abs=3)  # those below 1 are left out
 
 
 def test_arrays_alternatives_and_detection(server, by_command_line):

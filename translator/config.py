@@ -22,7 +22,7 @@ MOST_TOKENS, MOST_DEMANDED, MOST_PHRASES = 1_000_000, 1000, 50
 MOST_PIECES = 1_000_000
 
 # Beyond any use, and well within what float32 and int64 hold.
-LEAST, MOST_UPDATES, MOST_BATCH, MOST_MINUTES = 1e-30, 10**9, 10**9, 10**6
+LEAST, MOST_UPDATES, MOST_BATCH, MOST_MINUTES = 1e-30, 10**9, 2**30, 10**6
 
 # More than anybody has, and few enough to see whether weights fit a config.yaml before memory is taken for them.
 MOST = {"d_model": 2**20, "d_ff": 2**20, "encoder_layers": 1000, "decoder_layers": 1000}

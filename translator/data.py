@@ -26,11 +26,12 @@ from filelock import FileLock
 from translator.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
 from translator.config import DataConfig, TokenizerConfig
 from translator.errors import UserError, one_line
-from translator.files import sync, take_place
+from translator.files import read_plain, sync, take_place
 from translator.identity import identity, is_local, sha256_of
 from translator.pool import InOrder, alone, in_order
 from translator.sentences import split_sentences
 from translator.sources import SPLITS, read
+from translator.text_files import require_file
 from translator.tokenizer import UNK_ID, Tokenizer, train_tokenizer
 from translator.vocabulary import narrow_target
 
@@ -348,8 +349,9 @@ def _load_report(folder: Path) -> dict[str, Any]:
 def _checked(folder: Path, name: str) -> Path:
     """Return the path of a file of the cache; UserError where it does not hold what was written. It costs a second a GB."""
     try:
-        intact = f"{sha256_of(folder / name)}  {name}" in (folder / SUMS).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        require_file(folder / name)  # a FIFO would be waited for
+        intact = f"{sha256_of(folder / name)}  {name}" in read_plain(folder / SUMS).decode().splitlines()
+    except (OSError, ValueError, UserError) as error:
         raise UserError(f"{folder}: damaged: {one_line(str(error))[:200]}. {REBUILD}") from error
     if not intact:
         raise UserError(f"{folder}: damaged: {name} does not hold what was written. {REBUILD}")

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import datasets
 from datasets import Dataset, DatasetBuilder
 from datasets.packaged_modules.csv.csv import CsvConfig
 from datasets.packaged_modules.json.json import JsonConfig
+from huggingface_hub import DatasetCard
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config import DataConfig, Files
@@ -172,15 +173,36 @@ def _load_local(config: DataConfig, path: str, split: str, streaming: bool, **op
 
 def _builder(path: str, cache: str, **options: Any) -> DatasetBuilder:
     """Return the builder of local data; UserError where a card names files that lie elsewhere."""
+    if (card := Path(path) / "README.md").is_file():
+        for place in _places(DatasetCard.load(card).data.to_dict().get("configs")):
+            if "://" in place or Path(place).is_absolute() or ".." in Path(place).parts:  # which might be fetched
+                raise _outside(path, place)
     builder = datasets.load_dataset_builder(path, cache_dir=cache, **options)
     roots = [Path(path).resolve(), Path(path, options.get("data_dir") or "").resolve()]  # the second may be a link
     for file in itertools.chain.from_iterable((builder.config.data_files or {}).values()):
         inside = any(Path(os.path.normpath(file)).is_relative_to(root) for root in roots)
         if "data_files" not in options and ("://" in file or not inside):
-            raise UserError(
-                f"data.path={path}: its card (README.md) names {file}, which lies outside of this folder. Copy the file into "
-                "it, or name the file itself: data.path=null data.train=FILE")
+            raise _outside(path, file)
     return builder
+
+
+def _places(configs: Any) -> Iterator[str]:
+    """Yield the files and folders that the `configs` of a card name, in whichever of its forms."""
+    if isinstance(configs, str):
+        yield configs
+    elif isinstance(configs, Mapping):
+        for name, value in configs.items():
+            if name in ("data_files", "data_dir", "path") or not isinstance(value, str):
+                yield from _places(value)
+    elif isinstance(configs, Sequence):
+        for value in configs:
+            yield from _places(value)
+
+
+def _outside(path: str, file: str) -> UserError:
+    return UserError(
+        f"data.path={path}: its card (README.md) names {file}, which lies outside of this folder. Copy the file into it, or "
+        "name the file itself: data.path=null data.train=FILE")
 
 
 def _of_splits(builder: DatasetBuilder, *named: str) -> dict[str, list[str]]:

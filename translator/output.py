@@ -83,9 +83,10 @@ class Output:
             self.partial.unlink(missing_ok=True)
             self.about.unlink(missing_ok=True)
         if self.job is not None and not self.about.is_file():
-            aside = self.about.with_name(f"{self.about.name}.new")
-            aside.write_text(json.dumps(self.job) + "\n", encoding="utf-8")
-            aside.rename(self.about)
+            with writing(self.about):
+                aside = self.about.with_name(f"{self.about.name}.new")
+                aside.write_text(json.dumps(self.job) + "\n", encoding="utf-8")
+                aside.rename(self.about)
         kept = "The lines before are kept there" + (", and the same command resumes." if self.job is not None else ".")
         with writing(self.partial, kept, among_others=True):
             with _opened(self.partial, "ab" if self.done else "wb") as file:

@@ -131,8 +131,8 @@ def refuse_ambiguous_rows(
             raise UserError(f"{path}:{rows.line_num}: {LONE_RETURN}") from error
         begun = f", in a row that begins in line {start}" if start < rows.line_num else ""
         raise UserError(
-            f"{path}:{rows.line_num}: text follows a closing quotation mark, or one is never closed{begun}. Close the marks "
-            "around each cell, and double those within it") from error
+            f"{path}:{rows.line_num}: text follows a closing quotation mark, or one is never closed{begun}. Part the "
+            f"cells by {delimiter!r}, close the marks around each cell, and double those within it") from error
 
 
 @cache

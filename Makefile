@@ -22,7 +22,7 @@ TAKES.plot-attention := RUN TEXT TARGET
 TAKES.torture := KILLS
 
 # All of them are taken as typed, whatever they hold: $(value X) does not expand X, as make does to export it. What may be any
-# text goes by the environment, where no shell reads it (translator/overrides.py splits ARGS); the rest in single quotes.
+# text goes by the environment, where no shell reads it (translator/runtime/overrides.py splits ARGS); the rest in single quotes.
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))

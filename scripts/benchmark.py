@@ -6,7 +6,7 @@ with other programs that run its weights. With --compare BEFORE AFTER, two repor
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import argparse
 import dataclasses
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from hydra import compose, initialize_config_dir
 
-from translator.benchmark import (
+from translator.bench.benchmark import (
     BEAM_SIZES,
     compare,
     decoding_table,
@@ -29,20 +29,20 @@ from translator.benchmark import (
     measure_training,
     require_fresh,
 )
-from translator.building import from_hydra
-from translator.config import RunConfig, SearchConfig
-from translator.console import require_stdout, say
-from translator.cpu import tune_cpu
-from translator.data import load_split, prepare
-from translator.device import DecodingPrecision, resolve_device, resolve_precision
-from translator.errors import UserError
-from translator.files import require_writable, writing
-from translator.held_out import data_of
-from translator.run_folder import RunFolder, require_not_of_a_run
-from translator.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
-from translator.tatoeba import fetch_default
-from translator.trainer import Trainer, new_model
-from translator.workers import Job
+from translator.bench.side_by_side import SETTINGS, Figures, measure_side_by_side, side_by_side_table
+from translator.config.building import from_hydra
+from translator.config.options import RunConfig, SearchConfig
+from translator.data.preparation import load_split, prepare
+from translator.data.tatoeba import fetch_default
+from translator.evaluation.held_out import data_of
+from translator.inference.workers import Job
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
+from translator.runtime.atomic_files import require_writable, writing
+from translator.runtime.console import require_stdout, say
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import DecodingPrecision, resolve_device, resolve_precision
+from translator.runtime.errors import UserError
+from translator.training.trainer import Trainer, new_model
 
 PRECISIONS: list[DecodingPrecision] = ["fp32", "bf16", "int8"]
 OF_TRAINING = ("updates", "trace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import io
 import sys
@@ -12,17 +12,17 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
-from translator.commands import EvaluateConfig
-from translator.cpu import tune_cpu
-from translator.errors import UserError
-from translator.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
-from translator.files import require_no_link, require_writable
-from translator.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
-from translator.run_folder import RunFolder, chosen_runs
-from translator.sources import SPLITS
-from translator.text_files import read_lines
-from translator.translate import Translator
+from translator.config.building import from_hydra
+from translator.config.commands import EvaluateConfig
+from translator.data.sources import SPLITS
+from translator.data.text_files import read_lines
+from translator.evaluation.evaluate import Evaluation, compare, describe, describe_comparison, evaluate
+from translator.evaluation.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
+from translator.inference.translator import Translator
+from translator.runs.run_folder import RunFolder, chosen_runs
+from translator.runtime.atomic_files import require_no_link, require_writable
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.errors import UserError
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")

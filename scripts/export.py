@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
-from translator.commands import ExportConfig
+from translator.config.building import from_hydra
+from translator.config.commands import ExportConfig
 from translator.export import exportable, module_of
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
-from translator.files import require_no_link, write_text
-from translator.run_folder import RunFolder, chosen_runs
+from translator.runs.run_folder import RunFolder, chosen_runs
+from translator.runtime.atomic_files import require_no_link, write_text
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="export")

@@ -6,21 +6,21 @@ the longest.
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import argparse
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from translator import corpus_growth, growth
-from translator.benchmark import describe_machine, require_fresh
-from translator.building import from_hydra
-from translator.config import RunConfig
-from translator.console import require_stdout, say
-from translator.device import resolve_device, resolve_precision
-from translator.errors import UserError
-from translator.tatoeba import fetch_default
+from translator.bench import corpus_growth, growth
+from translator.bench.benchmark import describe_machine, require_fresh
+from translator.config.building import from_hydra
+from translator.config.options import RunConfig
+from translator.data.tatoeba import fetch_default
+from translator.runtime.console import require_stdout, say
+from translator.runtime.device import resolve_device, resolve_precision
+from translator.runtime.errors import UserError
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 TABLES = growth.TABLES | corpus_growth.TABLES

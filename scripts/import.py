@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import dataclasses
 import shlex
@@ -12,14 +12,14 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from translator.building import from_hydra, named_options
-from translator.config import RunConfig
-from translator.console import say
-from translator.errors import UserError
-from translator.files import require_writable
-from translator.lock import sole_user
+from translator.config.building import from_hydra, named_options
+from translator.config.options import RunConfig
 from translator.pretrained import adopt, load_pretrained
-from translator.run_folder import RunFolder, place_of
+from translator.runs.run_folder import RunFolder, place_of
+from translator.runtime.atomic_files import require_writable
+from translator.runtime.console import say
+from translator.runtime.errors import UserError
+from translator.runtime.file_lock import sole_user
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import dataclasses
 from pathlib import Path
@@ -11,18 +11,18 @@ import hydra
 from omegaconf import DictConfig
 from torch import Tensor
 
-from translator.attention_maps import attention_maps
-from translator.building import from_hydra
-from translator.commands import PlotAttentionConfig
-from translator.console import say
-from translator.cpu import tune_cpu
-from translator.errors import UserError
-from translator.files import require_no_link, require_writable, write_bytes
-from translator.plots import draw_attention, png, undrawn
-from translator.run_folder import chosen_runs, require_not_of_a_run
-from translator.tokenizer import BOS_ID, EOS_ID
-from translator.translate import Translator
-from translator.translation import Request
+from translator.config.building import from_hydra
+from translator.config.commands import PlotAttentionConfig
+from translator.inference.translation import Request
+from translator.inference.translator import Translator
+from translator.model.attention_maps import attention_maps
+from translator.runs.plots import draw_attention, png, undrawn
+from translator.runs.run_folder import chosen_runs, require_not_of_a_run
+from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes
+from translator.runtime.console import say
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import BOS_ID, EOS_ID
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="plot_attention")

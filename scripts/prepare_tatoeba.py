@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 from pathlib import Path
 
-from translator.tatoeba import FOLDER, prepare_tatoeba
+from translator.data.tatoeba import FOLDER, prepare_tatoeba
 
 
 def main() -> None:

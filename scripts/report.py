@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
-from translator.commands import ReportConfig
-from translator.cpu import tune_cpu
-from translator.files import require_no_link
-from translator.report import write_report
-from translator.run_folder import chosen_runs
+from translator.config.building import from_hydra
+from translator.config.commands import ReportConfig
+from translator.evaluation.report import write_report
+from translator.runs.run_folder import chosen_runs
+from translator.runtime.atomic_files import require_no_link
+from translator.runtime.cpu import tune_cpu
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="report")

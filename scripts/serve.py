@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import signal
 import socket
@@ -12,13 +12,13 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
-from translator.commands import ServeConfig
-from translator.console import say
-from translator.cpu import tune_cpu
-from translator.errors import UserError
-from translator.files import read_plain
-from translator.run_folder import chosen_runs
+from translator.config.building import from_hydra
+from translator.config.commands import ServeConfig
+from translator.runs.run_folder import chosen_runs
+from translator.runtime.atomic_files import read_plain
+from translator.runtime.console import say
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.errors import UserError
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="serve")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import hydra
 from omegaconf import DictConfig
 
-from translator.building import from_hydra
-from translator.commands import ShortlistConfig
-from translator.data import prepare
-from translator.errors import UserError
-from translator.files import require_writable
-from translator.held_out import data_of
-from translator.run_folder import RunFolder, chosen_runs
-from translator.shortlist_learning import learn_shortlist
+from translator.config.building import from_hydra
+from translator.config.commands import ShortlistConfig
+from translator.data.preparation import prepare
+from translator.evaluation.held_out import data_of
+from translator.inference.shortlist_learning import learn_shortlist
+from translator.runs.run_folder import RunFolder, chosen_runs
+from translator.runtime.atomic_files import require_writable
+from translator.runtime.errors import UserError
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="shortlist")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import dataclasses
 import shlex
@@ -15,33 +15,33 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from translator.building import by_dotted_name, from_hydra, named_options
-from translator.capacity import MOST, fitting_batch_tokens
-from translator.config import RunConfig
-from translator.console import say
-from translator.cooccurrence import embed_by_cooccurrence
-from translator.cpu import tune_cpu
-from translator.data import Corpus, describe, prepare
-from translator.device import name_of_precision, resolve_device, resolve_precision
-from translator.distributed import decide, first, size, together
-from translator.errors import UserError
-from translator.evaluate import describe as describe_evaluation
-from translator.evaluate import evaluate
-from translator.interruption import Interrupted
-from translator.lock import sole_user
-from translator.memory import telling_of_memory
-from translator.planning import TrainingStatistics
+from translator.config.building import by_dotted_name, from_hydra, named_options
+from translator.config.options import RunConfig
+from translator.data.preparation import Corpus, describe, prepare
+from translator.data.tatoeba import fetch_default
+from translator.evaluation.evaluate import describe as describe_evaluation
+from translator.evaluation.evaluate import evaluate
+from translator.inference.planning import TrainingStatistics
+from translator.inference.translation import Request
+from translator.inference.translator import TOKENS_ON_CPU, Translator
+from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
-from translator.run_folder import RunFolder, place_of
-from translator.selection import validation_interval
-from translator.state import Outcome
-from translator.tatoeba import fetch_default
-from translator.tokenizer import Tokenizer
-from translator.trainer import TOO_LARGE, Trainer, new_model
-from translator.translate import TOKENS_ON_CPU, Translator
-from translator.translation import Request
-from translator.validation import SAMPLE_TRANSLATIONS
-from translator.weights import load_into, weights_of
+from translator.runs.run_folder import RunFolder, place_of
+from translator.runtime.console import say
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import name_of_precision, resolve_device, resolve_precision
+from translator.runtime.distributed import decide, first, size, together
+from translator.runtime.errors import UserError
+from translator.runtime.file_lock import sole_user
+from translator.runtime.memory import telling_of_memory
+from translator.runtime.signals import Interrupted
+from translator.text.tokenizer import Tokenizer
+from translator.training.batch_fitting import MOST, fitting_batch_tokens
+from translator.training.checkpoint_choice import validation_interval
+from translator.training.cooccurrence import embed_by_cooccurrence
+from translator.training.state import Outcome
+from translator.training.trainer import TOO_LARGE, Trainer, new_model
+from translator.training.validation import SAMPLE_TRANSLATIONS
 
 # Options that a run may change when it goes on; all others shaped what it has learned.
 MAY_CHANGE = {

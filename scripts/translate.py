@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translator.script import one_line_errors
+from translator.runtime.script import one_line_errors
 
 import dataclasses
 import itertools
@@ -16,12 +16,9 @@ import hydra
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from translator.building import from_hydra
-from translator.commands import TranslateConfig
-from translator.cpu import tune_cpu
-from translator.device import resolve_device, settled_precision
-from translator.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
-from translator.lines import (
+from translator.config.building import from_hydra
+from translator.config.commands import TranslateConfig
+from translator.inference.line_formats import (
     Format,
     Line,
     answer,
@@ -33,11 +30,14 @@ from translator.lines import (
     score_answer,
     translation_of,
 )
-from translator.output import Output
-from translator.run_folder import RunFolder, chosen_runs, require_not_of_a_run
-from translator.translate import CHUNK
-from translator.translation import Given, Request, decoded
-from translator.workers import Job, translate_all
+from translator.inference.output import Output
+from translator.inference.translation import Given, Request, decoded
+from translator.inference.translator import CHUNK
+from translator.inference.workers import Job, translate_all
+from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import resolve_device, settled_precision
+from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 
 PROMPT = "> "
 

@@ -18,17 +18,17 @@ from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
 from tests.forked import forks, run_script
-from translator import threads
-from translator.batching import Batch, collate
-from translator.building import build, from_hydra, to_yaml
-from translator.cleaning import Counts, HeldOut, clean
-from translator.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
-from translator.files import save_tensors
-from translator.model import Transformer
-from translator.run_folder import RunFolder
-from translator.tokenizer import PAD_ID, Tokenizer, train_tokenizer
-from translator.updater import Updater
-from translator.weights import weights_of
+from translator.config.building import build, from_hydra, to_yaml
+from translator.config.options import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
+from translator.data.batching import Batch, collate
+from translator.data.cleaning import Counts, HeldOut, clean
+from translator.model.transformer import Transformer
+from translator.model.weights import weights_of
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import save_tensors
+from translator.text.tokenizer import PAD_ID, Tokenizer, train_tokenizer
+from translator.training import thread_parallel as threads
+from translator.training.updater import Updater
 
 ROOT = Path(__file__).parent.parent
 SHARED_DATASETS = ROOT.parent / "shared" / "datasets"

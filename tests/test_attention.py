@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from translator.attention import (
+from translator.model.active_hypotheses import OpenRows
+from translator.model.attention import (
     CPU_FUSED_FROM,
     VECTORS,
     WORTH_LENGTHENING,
@@ -19,9 +20,8 @@ from translator.attention import (
     scaled_dot_product_attention,
     window_mask,
 )
-from translator.open_rows import OpenRows
-from translator.past import KeyValueCache, Past
-from translator.positions import RelativeBias, RotaryPositions
+from translator.model.kv_cache import KeyValueCache, Past
+from translator.model.positions import RelativeBias, RotaryPositions
 
 B, H, K, D = 3, 4, 8, 32
 

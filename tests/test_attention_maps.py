@@ -12,16 +12,16 @@ import torch
 from PIL import Image
 
 from tests.conftest import assert_user_error, composed, model_config, random_model, recipes_with
-from translator.attention import padding_mask
-from translator.attention_maps import attention_maps
-from translator.batching import collate
-from translator.building import from_hydra, to_yaml
-from translator.commands import PlotAttentionConfig
-from translator.errors import UserError
-from translator.plots import draw_attention, png, undrawn
-from translator.run_folder import RunFolder
-from translator.tokenizer import EOS_ID, PAD_ID
-from translator.translate import Translator
+from translator.config.building import from_hydra, to_yaml
+from translator.config.commands import PlotAttentionConfig
+from translator.data.batching import collate
+from translator.inference.translator import Translator
+from translator.model.attention import padding_mask
+from translator.model.attention_maps import attention_maps
+from translator.runs.plots import draw_attention, png, undrawn
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import EOS_ID, PAD_ID
 
 SOURCE, TARGET = [5, 9, 14, 7, 21, EOS_ID], [8, 30, 6, EOS_ID]
 NASTY = "It's \"so\": $5, $(whoami), ${x} and `ls`, 50 % \\n; a=b, [c] #1"

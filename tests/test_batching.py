@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, SHARED_DATASETS
-from translator.batching import Batch, BatchSource, collate, plan_batches
-from translator.errors import UserError
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from translator.data.batching import Batch, BatchSource, collate, plan_batches
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
 

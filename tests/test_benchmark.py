@@ -13,10 +13,10 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.conftest import PAIRS, assert_user_error, model_config, random_model, search_config, write_pairs
-from translator.batching import Batch, collate
-from translator.benchmark import DECODING, PHASES, compare, model_flops
-from translator.side_by_side import IMPATIENT, Exported, Ours, one_by_one, twin_of
-from translator.workers import Job
+from translator.bench.benchmark import DECODING, PHASES, compare, model_flops
+from translator.bench.side_by_side import IMPATIENT, Exported, Ours, one_by_one, twin_of
+from translator.data.batching import Batch, collate
+from translator.inference.workers import Job
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",

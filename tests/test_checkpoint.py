@@ -13,14 +13,14 @@ import torch
 from safetensors import SafetensorError
 
 from tests.conftest import PAIRS, model_config, random_model, tokenizer_config
-from translator import files
-from translator.errors import UserError
-from translator.files import load_tensors, read_plain, save_tensors
-from translator.run_folder import RunFolder, newest_run, require_not_of_a_run
-from translator.tokenizer import Tokenizer, train_tokenizer
-from translator.tracking import read_history
-from translator.vocabulary import ModelProto
-from translator.weights import load_into, weights_of
+from translator.model.weights import load_into, weights_of
+from translator.runs.run_folder import RunFolder, newest_run, require_not_of_a_run
+from translator.runs.tensorboard import read_history
+from translator.runtime import atomic_files as files
+from translator.runtime.atomic_files import load_tensors, read_plain, save_tensors
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import Tokenizer, train_tokenizer
+from translator.text.vocabulary import ModelProto
 
 
 @pytest.fixture

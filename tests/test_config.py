@@ -13,11 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT, composed, run_config
-from translator.building import build, corpus_name, from_hydra, read_yaml, to_yaml
-from translator.commands import EvaluateConfig, ExportConfig, PlotAttentionConfig, ReportConfig, ServeConfig, TranslateConfig
-from translator.config import ModelConfig, RunConfig
-from translator.errors import UserError
-from translator.run_folder import RunFolder
+from translator.config.building import build, corpus_name, from_hydra, read_yaml, to_yaml
+from translator.config.commands import (
+    EvaluateConfig,
+    ExportConfig,
+    PlotAttentionConfig,
+    ReportConfig,
+    ServeConfig,
+    TranslateConfig,
+)
+from translator.config.options import ModelConfig, RunConfig
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 
 CONF = ROOT / "conf"
 GROUPS = ("data", "tokenizer", "model", "optim", "train", "search")

@@ -24,22 +24,22 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
-from translator import translate
-from translator.alignment import align_words
-from translator.batching import collate
-from translator.errors import UserError
-from translator.files import save_tensors
-from translator.mbr import by_expected_score
-from translator.run_folder import RunFolder
+from translator.data.batching import collate
+from translator.inference import translator as translate
+from translator.inference.alignment import align_words
+from translator.inference.mbr import by_expected_score
+from translator.inference.terminology import Terminology
+from translator.inference.translation import Request
+from translator.inference.translator import Translator
+from translator.inference.workers import Job, translate_all
+from translator.model.weights import weights_of
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import save_tensors
+from translator.runtime.errors import UserError
 from translator.search.forced import rate
 from translator.search.phrases import holds
-from translator.terminology import Terminology
-from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_tokenizer
-from translator.translate import Translator
-from translator.translation import Request
-from translator.weights import weights_of
-from translator.workers import Job, translate_all
-from translator.writing import goes_on, normal, whole_words
+from translator.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_tokenizer
+from translator.text.writing_systems import goes_on, normal, whole_words
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)
@@ -436,7 +436,7 @@ def test_workers_answer_as_one_process_does(script, trained_folder, tmp_path):
 
 def test_more_workers_than_cores_are_not_started(monkeypatch, capsys):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2}, raising=False)
-    monkeypatch.setattr("translator.workers.in_order", lambda make, shares, *, workers, remedy: iter([workers]))
+    monkeypatch.setattr("translator.inference.workers.in_order", lambda make, shares, *, workers, remedy: iter([workers]))
     monkeypatch.setattr(Job, "load", lambda job: None)
     job = Job((), "cpu", "fp32", search_config(), details=False)
     assert list(translate_all(job, [], workers=1000)) == [3]

@@ -11,13 +11,13 @@ import torch
 from datasets import Dataset
 
 from tests.conftest import model_config, tokenizer_config
-from translator import cooccurrence
-from translator.cooccurrence import embed_by_cooccurrence
-from translator.data import Corpus
-from translator.model import Transformer
-from translator.tokenizer import WORD_START, Tokenizer, train_tokenizer
-from translator.vocabulary import narrow_target
-from translator.weights import weights_of
+from translator.data.preparation import Corpus
+from translator.model.transformer import Transformer
+from translator.model.weights import weights_of
+from translator.text.tokenizer import WORD_START, Tokenizer, train_tokenizer
+from translator.text.vocabulary import narrow_target
+from translator.training import cooccurrence
+from translator.training.cooccurrence import embed_by_cooccurrence
 
 NAMES, VERBS, THINGS = (
     {"Ada": "Ada", "Ben": "Ben", "Cleo": "Cleo", "Dan": "Dan"}, {"sees": "sieht", "wants": "will", "paints": "malt"},

@@ -28,16 +28,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, SHARED_DATASETS, run_config, tokenizer_config, write_pairs
-from translator import data
-from translator.building import build
-from translator.cleaning import EXAMPLES, same_sentence
-from translator.config import DataConfig
-from translator.data import TOO_LONG, Corpus, describe, load_split, prepare
-from translator.errors import UserError
-from translator.identity import identity
-from translator.loading import hub_id
-from translator.sources import SPLITS, read, windows
-from translator.tokenizer import EOS_ID
+from translator.config.building import build
+from translator.config.options import DataConfig
+from translator.data import preparation as data
+from translator.data.cleaning import EXAMPLES, same_sentence
+from translator.data.fingerprint import identity
+from translator.data.loading import hub_id
+from translator.data.preparation import TOO_LONG, Corpus, describe, load_split, prepare
+from translator.data.sources import SPLITS, read, windows
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import EOS_ID
 
 TRICKY = [
     ('"A" quoted', 'Ein "Zitat'), ("NA", "null"), ("None", "nan"), ("007", "1.0"), ("a, b; c", "d, e"), ("'tis", "’s ist"),
@@ -788,7 +788,7 @@ def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     """Killed at the worst moment: all but the report is written."""
     write_pairs(tmp_path / "a.tsv", PAIRS)
     program = (
-        "import os, sys; from pathlib import Path; from tests.test_data import prepared; from translator import data\n"
+        "import os, sys; from pathlib import Path; from tests.test_data import prepared; from translator.data import preparation as data\n"
         "data._save_report = lambda *_: os.kill(os.getpid(), 9)\n"
         "prepared(Path(sys.argv[1]) / 'cache', train=sys.argv[1] + '/a.tsv')")
     result = subprocess.run(

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tests.conftest import model_config, random_model
-from translator import cpu, device
-from translator.cpu import multiply_by_onednn, onednn
-from translator.device import DecodingPrecision, resolve_device
-from translator.errors import UserError
-from translator.linear import convert
-from translator.memory import OutOfMemory, telling_of_memory
-from translator.model import Transformer
-from translator.translate import Translator
+from translator.inference.translator import Translator
+from translator.model.inference_layers import convert
+from translator.model.transformer import Transformer
+from translator.runtime import cpu, device
+from translator.runtime.cpu import multiply_by_onednn, onednn
+from translator.runtime.device import DecodingPrecision, resolve_device
+from translator.runtime.errors import UserError
+from translator.runtime.memory import OutOfMemory, telling_of_memory
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 

@@ -23,15 +23,15 @@ import torch.distributed as dist
 from tests.conftest import PAIRS, ROOT, TINY, model_config, write_pairs
 from tests.forked import forks
 from tests.test_trainer import metrics, options, rows
-from translator.config import RunConfig
-from translator.data import Corpus
-from translator.distributed import decide, divide, first, gather, shard, share, together, totals, wholes
-from translator.errors import UserError
-from translator.files import load_tensors
-from translator.interruption import Interrupted
-from translator.run_folder import RunFolder
-from translator.tokenizer import Tokenizer
-from translator.trainer import Trainer, new_model
+from translator.config.options import RunConfig
+from translator.data.preparation import Corpus
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import load_tensors
+from translator.runtime.distributed import decide, divide, first, gather, shard, share, together, totals, wholes
+from translator.runtime.errors import UserError
+from translator.runtime.signals import Interrupted
+from translator.text.tokenizer import Tokenizer
+from translator.training.trainer import Trainer, new_model
 
 
 def processes(count: int, work: Callable[..., None], *arguments: Any) -> list[int]:

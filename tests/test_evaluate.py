@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PAIRS, assert_user_error, search_config, write_pairs
-from translator.building import to_yaml
-from translator.data import prepare
-from translator.errors import UserError
-from translator.evaluate import compare, describe, describe_comparison, evaluate
-from translator.held_out import data_of, held_out, warn_of_learned
-from translator.run_folder import RunFolder
-from translator.translate import Translator
+from translator.config.building import to_yaml
+from translator.data.preparation import prepare
+from translator.evaluation.evaluate import compare, describe, describe_comparison, evaluate
+from translator.evaluation.held_out import data_of, held_out, warn_of_learned
+from translator.inference.translator import Translator
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 
 SOURCES = [source for source, _ in PAIRS[:24]]
 REFERENCES = [target for _, target in PAIRS[:24]]

@@ -33,24 +33,24 @@ from tests.conftest import (
     tokenizer_config,
 )
 from tests.hub_server import running_hub
-from translator.batching import pad
-from translator.building import from_hydra, to_yaml
-from translator.commands import ExportConfig
-from translator.config import SearchConfig
-from translator.errors import UserError
-from translator.evaluate import evaluate
+from translator.config.building import from_hydra, to_yaml
+from translator.config.commands import ExportConfig
+from translator.config.options import SearchConfig
+from translator.data.batching import pad
+from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
 from translator.export import huggingface as to_huggingface
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
-from translator.run_folder import RunFolder
+from translator.inference.translator import Translator
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 from translator.search import search
 from translator.search.forced import rate
 from translator.search.hypothesis import length_limits, length_penalty
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
-from translator.translate import Translator
-from translator.vocabulary import narrow_target
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
+from translator.text.vocabulary import narrow_target
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 GREEDY = search_config(beam_size=1, max_length_ratio=0, max_length_extra=20)

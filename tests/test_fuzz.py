@@ -28,22 +28,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_config
-from translator.batching import Batch, BatchSource, plan_batches
-from translator.building import build, read_yaml, to_yaml
-from translator.cleaning import Counts, HeldOut, cut, with_text
-from translator.config import MOST_DEMANDED, DataConfig, RunConfig
-from translator.errors import UserError
-from translator.files import Weights
-from translator.lines import answer, arriving_lines, as_json, notices, parse
-from translator.planning import TrainingStatistics
-from translator.run_folder import RunFolder
-from translator.signatures import other_content
-from translator.sources import read
-from translator.state import Outcome, TrainingState, outcome_of, state_of
-from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
-from translator.translate import Translator
-from translator.translation import Translation
-from translator.weights import weights_of
+from translator.config.building import build, read_yaml, to_yaml
+from translator.config.options import MOST_DEMANDED, DataConfig, RunConfig
+from translator.data.batching import Batch, BatchSource, plan_batches
+from translator.data.cleaning import Counts, HeldOut, cut, with_text
+from translator.data.file_signatures import other_content
+from translator.data.sources import read
+from translator.inference.line_formats import answer, arriving_lines, as_json, notices, parse
+from translator.inference.planning import TrainingStatistics
+from translator.inference.translation import Translation
+from translator.inference.translator import Translator
+from translator.model.weights import weights_of
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import Weights
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
+from translator.training.state import Outcome, TrainingState, outcome_of, state_of
 
 # Strings that have broken programs: half characters, marks without a letter, both directions, breaks of all kinds.
 AWKWARD = [

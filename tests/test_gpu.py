@@ -15,15 +15,15 @@ import torch
 from tests.conftest import PAIRS, batch_of, model_config, random_model, run_config, updater_of, write_pairs
 from tests.test_model import VARIANTS
 from tests.toys import ids_of
-from translator.batching import pad
-from translator.device import resolve_device
-from translator.loss import projected_cross_entropy
-from translator.memory import OutOfMemory
-from translator.model import Transformer
-from translator.muon import orthogonalised
+from translator.data.batching import pad
+from translator.inference.translator import Translator
+from translator.model.transformer import Transformer
+from translator.runtime.device import resolve_device
+from translator.runtime.memory import OutOfMemory
 from translator.search import search
-from translator.translate import Translator
-from translator.updater import Step, Updater
+from translator.training.loss import projected_cross_entropy
+from translator.training.muon import orthogonalised
+from translator.training.updater import Step, Updater
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: nothing was tried on one")
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from tests.conftest import PAIRS, ROOT, model_config, run_config, tokenizer_config, write_pairs
-from translator import corpus_growth, growth
-from translator.config import RunConfig
-from translator.data import load_split
+from translator.bench import corpus_growth, growth
+from translator.config.options import RunConfig
+from translator.data.preparation import load_split
 
 
 @pytest.fixture

@@ -30,15 +30,15 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, assert_user_error, cleaned, write_pairs
 from tests.test_fuzz import STATE, data_config
-from translator.cleaning import Counts, HeldOut
-from translator.errors import UserError
-from translator.files import load_tensors, save_tensors, sealed
-from translator.planning import TrainingStatistics
-from translator.run_folder import RunFolder
-from translator.sources import read
-from translator.tokenizer import Tokenizer
-from translator.tracking import Tracker
-from translator.translate import Translator
+from translator.data.cleaning import Counts, HeldOut
+from translator.data.sources import read
+from translator.inference.planning import TrainingStatistics
+from translator.inference.translator import Translator
+from translator.runs.run_folder import RunFolder
+from translator.runs.tensorboard import Tracker
+from translator.runtime.atomic_files import load_tensors, save_tensors, sealed
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.torture
 
@@ -527,8 +527,8 @@ from pathlib import Path
 import datasets
 datasets.config.HF_DATASETS_CACHE = Path(sys.argv[2])
 from tests.test_hostile import data_config
-from translator.errors import UserError
-from translator.sources import read
+from translator.runtime.errors import UserError
+from translator.data.sources import read
 try:
     read(data_config(train=sys.argv[1], cache=sys.argv[2]), "train")
 except UserError as error:

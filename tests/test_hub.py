@@ -23,11 +23,11 @@ WORKER = """
 import json, sys, time
 from itertools import islice
 from tests.conftest import run_config, tokenizer_config
-from translator.building import build
-from translator.config import DataConfig
-from translator.data import load_split, prepare
-from translator.errors import UserError
-from translator.sources import windows
+from translator.config.building import build
+from translator.config.options import DataConfig
+from translator.data.preparation import load_split, prepare
+from translator.runtime.errors import UserError
+from translator.data.sources import windows
 time.sleep = lambda seconds: None  # the client tries again at once
 for line in sys.stdin:
     options = json.loads(line)

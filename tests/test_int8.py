@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from translator.int8 import SMALL_PRODUCT, Int8Linear, in_int8
+from translator.model.int8 import SMALL_PRODUCT, Int8Linear, in_int8
 
 
 def layer_of(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:

@@ -11,15 +11,15 @@ import pytest
 
 from tests.conftest import PAIRS, TINY, Script, assert_user_error, composed, run_config, search_config, tokenizer_config
 from tests.test_data import config, json_lines, pairs_of, prepared
-from translator.building import from_hydra
-from translator.commands import EvaluateConfig, ReportConfig
-from translator.data import prepare
-from translator.errors import UserError
-from translator.held_out import held_out, require_comparable
-from translator.languages import split_tag, tag_of
-from translator.run_folder import RunFolder
-from translator.sources import read, windows
-from translator.translate import Translator
+from translator.config.building import from_hydra
+from translator.config.commands import EvaluateConfig, ReportConfig
+from translator.config.languages import split_tag, tag_of
+from translator.data.preparation import prepare
+from translator.data.sources import read, windows
+from translator.evaluation.held_out import held_out, require_comparable
+from translator.inference.translator import Translator
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 
 # A third language: English in capitals.
 LANGUAGES = ("en", "de", "up")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from tests.conftest import model_config
 from tests.test_attention import causal_mask
 from tests.test_model import copy_into_torch
-from translator.attention import CPU_FUSED_FROM, MultiHeadAttention
-from translator.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
+from translator.model.attention import CPU_FUSED_FROM, MultiHeadAttention
+from translator.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 
 LAYERS = 3
 SHAPES = list(itertools.product(("pre", "post"), ("relu", "gelu"), (7, CPU_FUSED_FROM + 2)))

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from translator.errors import UserError
-from translator.lock import sole_user
+from translator.runtime.errors import UserError
+from translator.runtime.file_lock import sole_user
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from translator.lock import sole_user
+from translator.runtime.file_lock import sole_user
 with sole_user(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

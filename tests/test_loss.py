@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from translator import loss as loss_module
-from translator.loss import projected_cross_entropy
+from translator.training import loss as loss_module
+from translator.training.loss import projected_cross_entropy
 
 SMOOTHINGS = [0.0, 0.1, 0.4]
 

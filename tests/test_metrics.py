@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import sacrebleu
 
-from translator.metrics import (
+from translator.metrics.scores import (
     LENGTH_BOUNDS,
     SentenceMetric,
     better,
@@ -12,7 +12,7 @@ from translator.metrics import (
     scores_by_length,
     sentence_scores,
 )
-from translator.pairwise import pairwise_scores
+from translator.metrics.significance import pairwise_scores
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]

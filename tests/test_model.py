@@ -10,11 +10,11 @@ from torch import nn
 
 from tests.conftest import ROOT, model_config, random_model, run_config
 from tests.test_attention import causal_mask, copied
-from translator import model as model_module
-from translator.device import autocast
-from translator.layers import DecoderLayer, EncoderLayer, GatedFeedForward
-from translator.linear import OUTPUTS_TOGETHER, convert
-from translator.model import Transformer
+from translator.model import transformer as model_module
+from translator.model.inference_layers import OUTPUTS_TOGETHER, convert
+from translator.model.layers import DecoderLayer, EncoderLayer, GatedFeedForward
+from translator.model.transformer import Transformer
+from translator.runtime.device import autocast
 
 VARIANTS = [
     {"positions": positions, "norm": norm, "encoder_window": window, "decoder_window": window}

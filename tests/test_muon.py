@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tests.conftest import random_model, run_config
-from translator import muon
-from translator.muon import POLYNOMIALS, Muon, orthogonalised
-from translator.optim import build_optimizers
+from translator.training import muon
+from translator.training.muon import POLYNOMIALS, Muon, orthogonalised
+from translator.training.optimizers import build_optimizers
 
 PYTORCH_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 SHAPES = [(12, 12), (8, 32), (32, 8), (1, 5), (5, 1)]

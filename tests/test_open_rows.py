@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tests.conftest import model_config, random_model
 from tests.toys import ToyState, random_toy, sources, toy_config
-from translator.open_rows import OpenRows
-from translator.past import move_to_front
+from translator.model.active_hypotheses import OpenRows
+from translator.model.kv_cache import move_to_front
 from translator.search import search
 from translator.search.engine import one_of_few, with_few_moved
 

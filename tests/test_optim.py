@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from tests.conftest import ROOT, model_config, random_model, run_config
-from translator.optim import WeightAverage, build_optimizers, learning_rate
-from translator.uncompiled import AdamW
+from translator.training.optimizers import WeightAverage, build_optimizers, learning_rate
+from translator.training.uncompiled import AdamW
 
 
 def options(**changes: object):
@@ -88,9 +88,9 @@ def test_optimizers_do_without_the_compiler():
     """It takes seconds to import."""
     program = (
         "import sys, torch\n"
-        "from translator.muon import Muon\n"
-        "from translator.optim import load_state_tensors, state_tensors\n"
-        "from translator.uncompiled import AdamW\n"
+        "from translator.training.muon import Muon\n"
+        "from translator.training.optimizers import load_state_tensors, state_tensors\n"
+        "from translator.training.uncompiled import AdamW\n"
         "layer = torch.nn.Linear(3, 3)\n"
         "optimizers = [Muon([layer.weight], lr=0.1), AdamW([layer.bias], lr=0.1, fused=True)]\n"
         "layer(torch.ones(2, 3)).sum().backward()\n"

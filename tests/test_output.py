@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, assert_user_error
-from translator.errors import UserError
-from translator.output import Output
+from translator.inference.output import Output
+from translator.runtime.errors import UserError
 
 LINES = [f"line {number} {'x' * (number % 7)}\n".encode() for number in range(40)]
 JOB = {"input": ["a", 3], "precision": "fp32"}

@@ -21,12 +21,14 @@ from hypothesis import strategies as st
 
 from tests.answering import killed, own_number, squared
 from tests.conftest import PAIRS, ROOT, TINY, run_config, tokenizer_config
-from translator import cleaning, data, pool
-from translator.cleaning import Seen
-from translator.data import load_split, prepare
-from translator.errors import UserError
-from translator.pool import AHEAD, answering, in_order
-from translator.sources import SPLITS
+from translator.data import cleaning
+from translator.data import preparation as data
+from translator.data.cleaning import Seen
+from translator.data.preparation import load_split, prepare
+from translator.data.sources import SPLITS
+from translator.runtime import process_pool as pool
+from translator.runtime.errors import UserError
+from translator.runtime.process_pool import AHEAD, answering, in_order
 
 
 @pytest.mark.parametrize("workers", [1, 2])

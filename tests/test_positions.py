@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from translator.errors import UserError
-from translator.positions import NUM_BUCKETS, LearnedPositions, RelativeBias, RotaryPositions, SinusoidalPositions
+from translator.model.positions import NUM_BUCKETS, LearnedPositions, RelativeBias, RotaryPositions, SinusoidalPositions
+from translator.runtime.errors import UserError
 
 
 def test_sinusoidal_is_the_formula_at_any_length():

@@ -17,11 +17,11 @@ import torch
 
 from tests.conftest import PAIRS, ROOT, Script, assert_user_error, run_config, search_config, write_pairs
 from tests.hub_server import Repository, running_hub
-from translator.config import SearchConfig
-from translator.errors import UserError
+from translator.config.options import SearchConfig
+from translator.inference.translator import Translator
 from translator.pretrained import adopt, load_pretrained
-from translator.run_folder import RunFolder
-from translator.translate import Translator
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")

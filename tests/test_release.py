@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from tests.conftest import assert_user_error
-from translator.errors import UserError
-from translator.planning import TrainingStatistics
-from translator.run_folder import FORMAT, RunFolder
-from translator.translate import Translator
+from translator.inference.planning import TrainingStatistics
+from translator.inference.translator import Translator
+from translator.runs.run_folder import FORMAT, RunFolder
+from translator.runtime.errors import UserError
 
 RELEASE = Path(__file__).parent / "release-1"
 SOURCES = (RELEASE / "sources.txt").read_text(encoding="utf-8").split("\n")[:-1]

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from tests.conftest import batch_of, updater_of
-from translator import replay, updater
-from translator.memory import OutOfMemory
-from translator.replay import Recordings, Work
-from translator.updater import Step, Updater
+from translator.runtime.memory import OutOfMemory
+from translator.training import cuda_graphs as replay
+from translator.training import updater
+from translator.training.cuda_graphs import Recordings, Work
+from translator.training.updater import Step, Updater
 
 CPU = torch.device("cpu")
 

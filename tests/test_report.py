@@ -17,12 +17,12 @@ from lxml import html
 from PIL import Image
 
 from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
-from translator.building import by_dotted_name, from_hydra
-from translator.commands import ReportConfig
-from translator.files import load_tensors, save_tensors
-from translator.report import write_report
-from translator.run_folder import RunFolder
-from translator.tracking import read_history
+from translator.config.building import by_dotted_name, from_hydra
+from translator.config.commands import ReportConfig
+from translator.evaluation.report import write_report
+from translator.runs.run_folder import RunFolder
+from translator.runs.tensorboard import read_history
+from translator.runtime.atomic_files import load_tensors, save_tensors
 
 SCRIPT = "<script>alert('&amp;')</script>"
 HOSTILE = [(f"{SCRIPT} http://a.example/{number}", f"<b>Nein</b> {number}") for number in range(3)]

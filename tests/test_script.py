@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, TINY, assert_user_error, write_pairs
-from translator.interruption import Interrupted, Interruption
-from translator.overrides import split_words, take_literally
-from translator.run_folder import RunFolder
+from translator.runs.run_folder import RunFolder
+from translator.runtime.overrides import split_words, take_literally
+from translator.runtime.signals import Interrupted, Interruption
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 
@@ -42,7 +42,7 @@ def test_ctrl_c_during_the_imports_is_one_line(name):
 
 def test_every_script_imports_with_all_streams_closed(tmp_path):
     code = "\n".join([
-        "import translator.script, runpy, sys",
+        "import translator.runtime.script, runpy, sys",
         f"for name in {SCRIPTS}: runpy.run_path(f'{ROOT}/scripts/{{name}}.py')",
         "print('lost', file=sys.stderr)",
         f"open('{tmp_path}/done', 'x')"])
@@ -81,7 +81,7 @@ def test_scripts_work_with_stderr_closed(tmp_path, script, name):
 
 @pytest.mark.parametrize("count", [1, 10_000])
 def test_a_full_disk_under_stdout_is_one_line(count):
-    code = f"from translator.script import one_line_errors\nwith one_line_errors(): print('x' * {count})"
+    code = f"from translator.runtime.script import one_line_errors\nwith one_line_errors(): print('x' * {count})"
     with open("/dev/full", "wb") as full:  # noqa: PTH123 a device
         result = subprocess.run(
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, cwd=ROOT, timeout=60,
@@ -93,7 +93,7 @@ def test_a_full_disk_under_stdout_is_one_line(count):
 
 @pytest.mark.parametrize("error", ["MemoryError()", "MemoryError('std::bad_alloc')", "RuntimeError('std::bad_alloc')"])
 def test_memory_that_does_not_suffice_is_one_line(error):
-    code = f"from translator.script import one_line_errors\nwith one_line_errors(): raise {error}"
+    code = f"from translator.runtime.script import one_line_errors\nwith one_line_errors(): raise {error}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, timeout=60)
     assert_user_error(result, "out of memory")
 

@@ -21,11 +21,11 @@ from tests.toys import (
     sources,
     toy_config,
 )
-from translator.batching import pad
+from translator.data.batching import pad
 from translator.search import search
 from translator.search.engine import NEVER, _Beams
 from translator.search.hypothesis import length_limits, length_penalty
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])

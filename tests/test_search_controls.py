@@ -28,14 +28,14 @@ from tests.toys import (
     sources,
     toy_config,
 )
-from translator.batching import pad
+from translator.data.batching import pad
 from translator.search import Demands, Hypothesis, search
 from translator.search.choice import CHUNK, Sampling, top_k
 from translator.search.ensemble import Ensemble
 from translator.search.forced import rate
 from translator.search.hypothesis import coverage_penalty
 from translator.search.phrases import holds
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID]]
 ALL = {"beam_size": EXHAUSTIVE, "n_best": EXHAUSTIVE, "length_penalty": 0.0}

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, search_config
-from translator.checks import lost_numbers, short_output
-from translator.planning import TrainingStatistics
-from translator.sentences import split_clauses, split_sentences
-from translator.tokenizer import EOS_ID
-from translator.translate import Translator
-from translator.translation import Request
-from translator.writing import rejoined
+from translator.inference.omissions import lost_numbers, short_output
+from translator.inference.planning import TrainingStatistics
+from translator.inference.translation import Request
+from translator.inference.translator import Translator
+from translator.text.sentence_splitter import split_clauses, split_sentences
+from translator.text.tokenizer import EOS_ID
+from translator.text.writing_systems import rejoined
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)

@@ -29,11 +29,11 @@ from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, assert_user_error, composed, search_config
 from tests.served import Server, serving, until
-from translator.building import from_hydra
-from translator.commands import ServeConfig
-from translator.errors import UserError
-from translator.translate import Translator
-from translator.translation import Translation
+from translator.config.building import from_hydra
+from translator.config.commands import ServeConfig
+from translator.inference.translation import Translation
+from translator.inference.translator import Translator
+from translator.runtime.errors import UserError
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("libretranslatepy", reason="a client is not installed: the extra `dev` has it")

@@ -17,26 +17,26 @@ from torch import Tensor
 
 from tests.conftest import PAIRS, TINY, model_config, random_model, run_config, search_config, write_pairs
 from tests.test_trainer import rows
-from translator import shortlist, shortlist_learning
-from translator.batching import pad
-from translator.config import MOST_CANDIDATES
-from translator.data import prepare
-from translator.errors import UserError
-from translator.files import load_tensors, save_tensors
-from translator.linear import convert, some_outputs
-from translator.model import Transformer
-from translator.open_rows import OpenRows
-from translator.run_folder import RunFolder
-from translator.search import Demands, Hypothesis, search
+from translator.config.options import MOST_CANDIDATES
+from translator.data.batching import pad
+from translator.data.preparation import prepare
+from translator.inference import shortlist_learning
+from translator.inference.shortlist_learning import learn_shortlist
+from translator.inference.translation import Request
+from translator.inference.translator import Translator
+from translator.model.active_hypotheses import OpenRows
+from translator.model.inference_layers import convert, some_outputs
+from translator.model.transformer import Transformer
+from translator.model.weights import weights_of
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import load_tensors, save_tensors
+from translator.runtime.errors import UserError
+from translator.search import Demands, Hypothesis, search, shortlist
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
 from translator.search.restricted import search_among
-from translator.shortlist import SPECIAL, Shortlist
-from translator.shortlist_learning import learn_shortlist
-from translator.tokenizer import EOS_ID, PAD_ID
-from translator.translate import Translator
-from translator.translation import Request
-from translator.weights import weights_of
+from translator.search.shortlist import SPECIAL, Shortlist
+from translator.text.tokenizer import EOS_ID, PAD_ID
 
 VOCAB = 40
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID]]

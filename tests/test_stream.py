@@ -17,12 +17,13 @@ from datasets import Dataset, DatasetDict
 
 from tests.conftest import PAIRS, run_config, tokenizer_config, write_pairs
 from tests.test_distributed import processes
-from translator import cleaning, data, sources, text_files
-from translator.config import RunConfig
-from translator.data import Corpus, prepare
-from translator.distributed import rank, size
-from translator.errors import UserError
-from translator.stream import WindowSource
+from translator.config.options import RunConfig
+from translator.data import cleaning, sources, text_files
+from translator.data import preparation as data
+from translator.data.preparation import Corpus, prepare
+from translator.data.stream import WindowSource
+from translator.runtime.distributed import rank, size
+from translator.runtime.errors import UserError
 
 TRAIN, VALIDATION, TEST = PAIRS[40:], PAIRS[:20], PAIRS[20:40]
 WINDOW = 60

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PAIRS, ROOT, TINY, write_pairs
-from translator.run_folder import RunFolder
+from translator.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.torture
 

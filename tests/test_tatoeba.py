@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT, run_config
-from translator import tatoeba
-from translator.errors import UserError
+from translator.data import tatoeba
+from translator.runtime.errors import UserError
 
 ROWS = [
     "1\t犬がいる。\tThere is a dog.\t-\tDa ist ein Hund.\tIl y a un chien.\t-\t-\t-",

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tests.conftest import batch_of, updater_of
-from translator import threads
-from translator.batching import Batch
-from translator.dropout import dropout
-from translator.memory import OutOfMemory
-from translator.threads import Threads
-from translator.updater import Updater
+from translator.data.batching import Batch
+from translator.model.dropout import dropout
+from translator.runtime.memory import OutOfMemory
+from translator.training import thread_parallel as threads
+from translator.training.thread_parallel import Threads
+from translator.training.updater import Updater
 
 
 @pytest.fixture(autouse=True)

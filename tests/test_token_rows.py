@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from translator.token_rows import ROWS_TOGETHER, TokenRows, token_rows
+from translator.model.unpadded import ROWS_TOGETHER, TokenRows, token_rows
 
 REAL = torch.arange(7) < torch.tensor([3, 7, 1, 5])[:, None]
 

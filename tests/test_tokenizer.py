@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, ROOT, tokenizer_config
-from translator.errors import UserError
-from translator.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer, train_tokenizer
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer, train_tokenizer
 
 TEXTS = [text for pair in PAIRS for text in pair]
 MODELS = {
@@ -102,7 +102,7 @@ def test_padding_leaves_no_trace():
 
 SAMPLE = """
 import sys
-from translator.tokenizer import Tokenizer
+from translator.text.tokenizer import Tokenizer
 from pathlib import Path
 print(Tokenizer.load(Path(sys.argv[1])).sample(["My brother finds three red apples."] * 5, alpha=0.1, seed=7))
 """

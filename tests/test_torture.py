@@ -25,9 +25,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.conftest import PAIRS, ROOT, TINY, write_pairs
 from tests.test_distributed import needs_proc, workers_of
-from translator.files import load_tensors
-from translator.run_folder import RunFolder
-from translator.sources import SPLITS
+from translator.data.sources import SPLITS
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import load_tensors
 
 KILLS = int(os.environ.get("KILLS", "4"))
 # Kills that one run has to survive, at most.

@@ -24,24 +24,24 @@ from tensorboard.plugin_util import markdown_to_safe_html
 from torch import nn
 
 from tests.conftest import PAIRS, TINY, assert_user_error, model_config, run_config, write_pairs
-from translator.batching import Batch, collate
-from translator.capacity import fitting_batch_tokens
-from translator.config import RunConfig
-from translator.console import WholeFigures
-from translator.data import Corpus
-from translator.divergence import Divergence
-from translator.errors import UserError
-from translator.files import load_tensors, save_tensors
-from translator.interruption import Interrupted
-from translator.memory import OutOfMemory
-from translator.optim import state_tensors
-from translator.run_folder import RunFolder
-from translator.selection import to_average, validation_interval
-from translator.tokenizer import Tokenizer
-from translator.tracking import Tracker
-from translator.trainer import Trainer, new_model
-from translator.updater import Updater
-from translator.weights import load_into, weights_of
+from translator.config.options import RunConfig
+from translator.data.batching import Batch, collate
+from translator.data.preparation import Corpus
+from translator.model.weights import load_into, weights_of
+from translator.runs.run_folder import RunFolder
+from translator.runs.tensorboard import Tracker
+from translator.runtime.atomic_files import load_tensors, save_tensors
+from translator.runtime.console import WholeFigures
+from translator.runtime.errors import UserError
+from translator.runtime.memory import OutOfMemory
+from translator.runtime.signals import Interrupted
+from translator.text.tokenizer import Tokenizer
+from translator.training.batch_fitting import fitting_batch_tokens
+from translator.training.checkpoint_choice import to_average, validation_interval
+from translator.training.divergence import Divergence
+from translator.training.optimizers import state_tensors
+from translator.training.trainer import Trainer, new_model
+from translator.training.updater import Updater
 
 Setup = Callable[..., Trainer]
 
@@ -339,7 +339,7 @@ def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, 
                 os.kill(os.getpid(), signal.SIGINT)
 
         with monkeypatch.context() as patch:
-            patch.setattr("translator.trainer.load_into", load)
+            patch.setattr("translator.training.trainer.load_into", load)
             with pytest.raises(Interrupted):
                 stopped.fit()
         resumed = setup(config, name)

@@ -20,12 +20,12 @@ import pytest
 import torch
 
 from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config, random_model, search_config
-from translator import text_files
-from translator.errors import UserError
-from translator.files import save_tensors
-from translator.lines import LONGEST, READ_BYTES, arriving_lines, open_input, parse
-from translator.run_folder import RunFolder
-from translator.translate import CHUNK, Translator
+from translator.data import text_files
+from translator.inference.line_formats import LONGEST, READ_BYTES, arriving_lines, open_input, parse
+from translator.inference.translator import CHUNK, Translator
+from translator.runs.run_folder import RunFolder
+from translator.runtime.atomic_files import save_tensors
+from translator.runtime.errors import UserError
 
 SOURCES = [source for source, _ in PAIRS[:30]]
 NASTY = [
@@ -98,7 +98,7 @@ def test_a_model_is_loaded_without_random_numbers_and_the_compiler(run_folder):
     Translator(run_folder, device="cpu")
     assert torch.get_rng_state().equal(before)
     program = (
-        "import sys; from translator.translate import Translator\n"
+        "import sys; from translator.inference.translator import Translator\n"
         f"Translator({str(run_folder)!r}, device='cpu')(['She sees it.'])\n"
         "assert 'torch._dynamo' not in sys.modules")
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import PAIRS, model_config, random_model, run_config, search_config, tokenizer_config, write_pairs
-from translator.model import Transformer
+from translator.model.transformer import Transformer
 from translator.pretrained import load_pretrained
 from translator.search import search
-from translator.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
-from translator.vocabulary import is_narrow, narrow_target
+from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
+from translator.text.vocabulary import is_narrow, narrow_target
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 TAGS = (">>de<<", ">>en<<")

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tests.conftest import search_config
-from translator.config import SearchConfig
-from translator.open_rows import OpenRows
+from translator.config.options import SearchConfig
+from translator.model.active_hypotheses import OpenRows
 from translator.search import Hypothesis
-from translator.tokenizer import BOS_ID, EOS_ID
+from translator.text.tokenizer import BOS_ID, EOS_ID
 
 VOCAB = 7  # four special ids and three words
 WORDS = range(EOS_ID + 1, VOCAB)

@@ -1,4 +1,4 @@
-"""Trained models written for other programs to run: a module for each (floor 6)."""
+"""Trained models written for other programs to run: a module for each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
-from translator.errors import UserError
-from translator.translate import Translator
+from translator.inference.translator import Translator
+from translator.runtime.errors import UserError
 
 
 def module_of(form: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""An export's README.md: a model card, as the Hugging Face hub reads them (floor 6)."""
+"""An export's README.md: a model card, as the Hugging Face hub reads them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import yaml
 from huggingface_hub import DatasetCard, EvalResult, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from translator.config import DataConfig
-from translator.errors import UserError
+from translator.config.options import DataConfig
+from translator.data.loading import hub_id
 from translator.export.decoding import Decoding
-from translator.loading import hub_id
-from translator.run_folder import RunFolder
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 
 CARD = """\
 ---

@@ -1,4 +1,4 @@
-"""A trained model as CTranslate2 runs it: https://opennmt.net/CTranslate2 (floor 6)."""
+"""A trained model as CTranslate2 runs it: https://opennmt.net/CTranslate2."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ctranslate2.specs.common_spec import Activation
 from sentencepiece import SentencePieceProcessor
 from torch import nn
 
-from translator.attention import MultiHeadAttention
-from translator.config import ModelConfig
-from translator.errors import UserError
+from translator.config.options import ModelConfig
 from translator.export.decoding import Decoding
-from translator.layers import GatedFeedForward
-from translator.model import Embedding, Transformer
-from translator.positions import MAX_DISTANCE
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from translator.translate import Translator
+from translator.inference.translator import Translator
+from translator.model.attention import MultiHeadAttention
+from translator.model.layers import GatedFeedForward
+from translator.model.positions import MAX_DISTANCE
+from translator.model.transformer import Embedding, Transformer
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
 

@@ -1,11 +1,11 @@
-"""How other programs must search to find what we find (floor 6)."""
+"""How other programs must search to find what we find."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 
-from translator.config import ModelConfig, SearchConfig
+from translator.config.options import ModelConfig, SearchConfig
 
 # Tokens of a translation, where the run does not tell.
 TYPICAL_LENGTH = 20

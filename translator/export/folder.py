@@ -1,4 +1,4 @@
-"""The folder of an export: whole or not there, and never in place of anything else (floor 6)."""
+"""The folder of an export: whole or not there, and never in place of anything else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from translator import __version__
-from translator.errors import UserError
-from translator.files import read_plain, require_writable, writing
-from translator.lock import locked
-from translator.run_folder import require_not_of_a_run
+from translator.runs.run_folder import require_not_of_a_run
+from translator.runtime.atomic_files import read_plain, require_writable, writing
+from translator.runtime.errors import UserError
+from translator.runtime.file_lock import locked
 
 # The file that tells an export from folders that are not ours to replace.
 MARK = "translator.json"

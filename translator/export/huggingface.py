@@ -1,4 +1,4 @@
-"""A trained model for Hugging Face's transformers, as the stock architecture that computes the same (floor 6)."""
+"""A trained model for Hugging Face's transformers, as the stock architecture that computes the same."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from translator.config import ModelConfig
-from translator.errors import UserError
+from translator.config.options import ModelConfig
 from translator.export.decoding import Decoding
-from translator.model import Transformer
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from translator.translate import Translator
-from translator.vocabulary import is_narrow
+from translator.inference.translator import Translator
+from translator.model.transformer import Transformer
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
+from translator.text.vocabulary import is_narrow
 
 # By model.norm and model.positions. Of encoder-decoders with plain attention, these alone normalise nothing else besides.
 ARCHITECTURES = {

@@ -1,4 +1,4 @@
-"""A model to start from: one of our runs, or weights of another toolkit (floor 5)."""
+"""A model to start from: one of our runs, or weights of another toolkit."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from translator.building import by_dotted_name
-from translator.config import RunConfig
-from translator.console import say
-from translator.errors import UserError
-from translator.model import Transformer
+from translator.config.building import by_dotted_name
+from translator.config.options import RunConfig
+from translator.model.transformer import Transformer
+from translator.model.weights import SkipInit, require_fit
 from translator.pretrained.parts import Pretrained
-from translator.run_folder import RunFolder
-from translator.weights import SkipInit, require_fit
+from translator.runs.run_folder import RunFolder
+from translator.runtime.console import say
+from translator.runtime.errors import UserError
 
 __all__ = ["Pretrained", "adopt", "load_pretrained", "without_weights"]
 

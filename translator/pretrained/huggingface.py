@@ -1,4 +1,4 @@
-"""Weights and vocabularies as `transformers` loads them, made into ours (floor 5)."""
+"""Weights and vocabularies as `transformers` loads them, made into ours."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from translator.building import build
-from translator.config import ModelConfig, RunConfig
-from translator.errors import UserError
-from translator.files import Weights
+from translator.config.building import build
+from translator.config.options import ModelConfig, RunConfig
 from translator.pretrained.m2m100 import m2m100
 from translator.pretrained.marian import marian
 from translator.pretrained.parts import Family, Pretrained
 from translator.pretrained.vocabulary import Vocabulary, arrange, renumber, segmentation
-from translator.tokenizer import BOS_ID, Tokenizer
+from translator.runtime.atomic_files import Weights
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import BOS_ID, Tokenizer
 
 FAMILIES = {"marian": marian, "m2m_100": m2m100}
 # What `transformers` calls the parts of a layer, and what they are called here.

@@ -1,4 +1,4 @@
-"""M2M-100's models (floor 5): Fan et al. 2020, https://arxiv.org/abs/2010.11125."""
+"""M2M-100's models: Fan et al. 2020, https://arxiv.org/abs/2010.11125."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from translator.config import RunConfig
+from translator.config.options import RunConfig
 from translator.pretrained.parts import Family, Side, choose_tag
 
 

@@ -1,4 +1,4 @@
-"""Marian's models, of which the OPUS-MT ones are best known (floor 5).
+"""Marian's models, of which the OPUS-MT ones are best known.
 
 Junczys-Dowmunt et al. 2018, https://arxiv.org/abs/1804.00344; Tiedemann and Thottingal 2020,
 https://aclanthology.org/2020.eamt-1.61.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from translator.config import RunConfig
+from translator.config.options import RunConfig
 from translator.pretrained.parts import Family, Side, choose_tag
 
 

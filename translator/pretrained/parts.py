@@ -1,4 +1,4 @@
-"""What a model from elsewhere is made of, before it is made into ours and after (floor 5)."""
+"""What a model from elsewhere is made of, before it is made into ours and after."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from translator.config import ModelConfig, TokenizerConfig
-from translator.errors import UserError
-from translator.files import Weights
-from translator.tokenizer import Tokenizer
+from translator.config.options import ModelConfig, TokenizerConfig
+from translator.runtime.atomic_files import Weights
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""SentencePiece models whose ids are those of a vocabulary that stands apart from them (floor 2)."""
+"""SentencePiece models whose ids are those of a vocabulary that stands apart from them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from translator.errors import UserError
-from translator.vocabulary import ModelProto, Piece
+from translator.runtime.errors import UserError
+from translator.text.vocabulary import ModelProto, Piece
 
 # Pieces that segment text.
 SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)

@@ -1,4 +1,4 @@
-"""From a model to its outputs: one stepping engine under greedy search, beam search and sampling (floor 4).
+"""From a model to its outputs: one stepping engine under greedy search, beam search and sampling.
 
 `engine` steps and knows when to stop; `choice` says which continuations live on; `rules` what must not come next; `phrases`
 what must; `hypothesis` how outputs are scored; `ensemble` makes one model of several; `restricted` searches

@@ -1,4 +1,4 @@
-"""Which continuations of a step's hypotheses live on (floor 3).
+"""Which continuations of a step's hypotheses live on.
 
 Shapes: B sentences, K hypotheses each, N of the B x K, C candidates for the next token, V target vocabulary. A hypothesis of
 log-probability -inf is not open: it only keeps the shape.
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from translator.config import SearchConfig
-from translator.tokenizer import EOS_ID, PAD_ID
+from translator.config.options import SearchConfig
+from translator.text.tokenizer import EOS_ID, PAD_ID
 
 # Numbers whose largest is found first, on the way to the largest of all...
 CHUNK = 64

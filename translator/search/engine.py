@@ -1,4 +1,4 @@
-"""The stepping engine of every search (floor 4).
+"""The stepping engine of every search.
 
 Shapes: B sentences still searched, K hypotheses each, of which N in all are open, N' of them taken at once; T tokens so far, V
 target vocabulary and what a model adds to it, of probability 0; M outputs kept of each sentence.
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from translator.batching import pad
-from translator.config import SearchConfig
-from translator.open_rows import OpenRows
+from translator.config.options import SearchConfig
+from translator.data.batching import pad
+from translator.model.active_hypotheses import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
 from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
 from translator.search.phrases import RequiredPhrases, holds, with_wanted
 from translator.search.rules import BannedPhrases, rules_of
-from translator.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Never produced: markers of training, and, but where it is to be copied, the mark of an unknown piece.
 NEVER = (PAD_ID, UNK_ID, BOS_ID)
@@ -32,7 +32,7 @@ AT_ONCE = 1 << 21
 
 
 class Model(Protocol):
-    """What search asks of a model; `translator.model.Transformer` says what each does."""
+    """What search asks of a model; `translator.model.transformer.Transformer` says what each does."""
 
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...

@@ -1,4 +1,4 @@
-"""Several models that search as one (floor 4)."""
+"""Several models that search as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from translator.open_rows import OpenRows
+from translator.model.active_hypotheses import OpenRows
 from translator.search.engine import Model
 
 

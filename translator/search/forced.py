@@ -1,4 +1,4 @@
-"""Forced decoding: what models make of outputs that are given (floor 4)."""
+"""Forced decoding: what models make of outputs that are given."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from translator.attention import padding_mask
-from translator.batching import collate
+from translator.data.batching import collate
+from translator.model.attention import padding_mask
 from translator.search.hypothesis import Ids
-from translator.tokenizer import PAD_ID
+from translator.text.tokenizer import PAD_ID
 
 # Tokens whose probabilities are worked out at once: half a gigabyte where the vocabulary has 128,000 pieces.
 ROWS_AT_ONCE = 1024
 
 
 class Decoder(Protocol):
-    """What is asked of a model; `translator.model.Transformer` says what each does."""
+    """What is asked of a model; `translator.model.transformer.Transformer` says what each does."""
 
     @property
     def alignment_layers(self) -> Collection[int]: ...

@@ -1,4 +1,4 @@
-"""What a search is asked for, and how its outputs are scored (floor 3)."""
+"""What a search is asked for, and how its outputs are scored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from translator.config import SearchConfig
-from translator.tokenizer import PAD_ID
+from translator.config.options import SearchConfig
+from translator.text.tokenizer import PAD_ID
 
 Ids = Sequence[int]
 GoesOn = Callable[[int, int], bool]  # whether a token goes on with the word that the one before it ends

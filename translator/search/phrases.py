@@ -1,4 +1,4 @@
-"""Phrases that outputs must hold: beam search with dynamic beam allocation (floor 3).
+"""Phrases that outputs must hold: beam search with dynamic beam allocation.
 
 Post and Vilar 2018, https://arxiv.org/abs/1804.06609: hypotheses compete only with those that have met as many tokens of the
 phrases, so that none which has begun a phrase is crowded out by likelier ones that avoid it.
@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from translator.batching import pad
+from translator.data.batching import pad
 from translator.search.choice import Candidates, Continuations
 from translator.search.hypothesis import GoesOn, Ids
-from translator.tokenizer import EOS_ID, PAD_ID
+from translator.text.tokenizer import EOS_ID, PAD_ID
 
 Phrase = tuple[int, ...]
 

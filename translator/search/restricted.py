@@ -1,4 +1,4 @@
-"""Search among some pieces of the vocabulary, for each sentence its own (floor 4)."""
+"""Search among some pieces of the vocabulary, for each sentence its own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from translator.config import SearchConfig
-from translator.cpu import onednn
-from translator.linear import log_probabilities, some_outputs
-from translator.open_rows import OpenRows
+from translator.config.options import SearchConfig
+from translator.model.active_hypotheses import OpenRows
+from translator.model.inference_layers import log_probabilities, some_outputs
+from translator.runtime.cpu import onednn
 from translator.search.engine import Model, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis
 

@@ -1,4 +1,4 @@
-"""What must not come next: rules that lower, in place, the log-probabilities of a step (floor 3).
+"""What must not come next: rules that lower, in place, the log-probabilities of a step.
 
 Each takes the log-probabilities of N hypotheses, (N, V), and their tokens so far (N, 1 + T), BOS first.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from translator.config import SearchConfig
+from translator.config.options import SearchConfig
 
 Rule = Callable[[Tensor, Tensor], None]
 

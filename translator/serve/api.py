@@ -1,4 +1,4 @@
-"""What each request to the API asks for and is answered, as values that JSON can hold (floor 7)."""
+"""What each request to the API asks for and is answered, as values that JSON can hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from translator.commands import ServeConfig
+from translator.config.commands import ServeConfig
 from translator.serve.detection import name_of, served_code
 from translator.serve.fields import Detection, Keyed, Translation
 from translator.serve.service import Answer, Service, Unanswerable, texts_of, untouched

@@ -1,4 +1,4 @@
-"""The routes, and what HTTP makes of answers and errors (floor 7)."""
+"""The routes, and what HTTP makes of answers and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse, Response
 
-from translator.errors import UserError
+from translator.runtime.errors import UserError
 from translator.serve.api import Api
 from translator.serve.batcher import Full
 from translator.serve.fields import Detection, Fields, Translation, read_fields

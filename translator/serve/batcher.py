@@ -1,4 +1,4 @@
-"""One thread that translates for many: what waits goes in batches, and nobody waits for a slow one (floor 7)."""
+"""One thread that translates for many: what waits goes in batches, and nobody waits for a slow one."""
 
 from __future__ import annotations
 

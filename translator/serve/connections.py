@@ -1,4 +1,4 @@
-"""Limits on connections: how many there are, and how long a client may keep one without sending a request (floor 7)."""
+"""Limits on connections: how many there are, and how long a client may keep one without sending a request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from translator.console import say
-from translator.errors import UserError
+from translator.runtime.console import say
+from translator.runtime.errors import UserError
 
 # Seconds for the headers of a request, and for taking each part of a large answer; as long, a connection may be idle.
 PATIENCE = 10

@@ -1,4 +1,4 @@
-"""Languages: their names and codes, and which of them a text is written in (floor 7)."""
+"""Languages: their names and codes, and which of them a text is written in."""
 
 from __future__ import annotations
 

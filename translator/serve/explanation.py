@@ -1,16 +1,16 @@
-"""A sentence and its translations token by token: how sure the model was, and what it attended to (floor 7)."""
+"""A sentence and its translations token by token: how sure the model was, and what it attended to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from translator.config import SearchConfig
-from translator.planning import Unit
+from translator.config.options import SearchConfig
+from translator.inference.planning import Unit
+from translator.inference.translation import Translation
+from translator.inference.translator import Translator
 from translator.search import Hypothesis
-from translator.tokenizer import EOS_ID
-from translator.translate import Translator
-from translator.translation import Translation
+from translator.text.tokenizer import EOS_ID
 
 # Decimals of what is sent to be drawn.
 DECIMALS = 3

@@ -1,4 +1,4 @@
-"""The fields of a request, in JSON or as a form, within bounds (floor 7)."""
+"""The fields of a request, in JSON or as a form, within bounds."""
 
 from __future__ import annotations
 

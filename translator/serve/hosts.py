@@ -1,4 +1,4 @@
-"""Protection against DNS rebinding: a request must name this server as its Host (floor 7)."""
+"""Protection against DNS rebinding: a request must name this server as its Host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is served: the models by language pair, and what becomes of a text (floor 7)."""
+"""What is served: the models by language pair, and what becomes of a text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 
 from torch import Tensor
 
-from translator.commands import ServeConfig
-from translator.config import SearchConfig
-from translator.errors import UserError
-from translator.languages import tag_of
-from translator.open_rows import OpenRows
-from translator.planning import Unit
-from translator.run_folder import RunFolder
+from translator.config.commands import ServeConfig
+from translator.config.languages import tag_of
+from translator.config.options import SearchConfig
+from translator.inference.planning import Unit
+from translator.inference.translation import Request, Translation
+from translator.inference.translator import Translator, join_allowed
+from translator.model.active_hypotheses import OpenRows
+from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import UserError
 from translator.search.engine import Model
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
 from translator.serve.explanation import explain
-from translator.translate import Translator, join_allowed
-from translator.translation import Request, Translation
 
 
 class Unanswerable(Exception):

@@ -1,0 +1,4 @@
+"""Measure speed and memory, beside other programs too.
+
+Begin with `benchmark`.
+"""

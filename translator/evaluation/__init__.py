@@ -1,0 +1,4 @@
+"""Score a run on its data, compare runs, write the report page.
+
+Begin with `evaluate`.
+"""

@@ -1,0 +1,4 @@
+"""Text in, text out: plan, search, rank, align, by one process or several.
+
+Begin with `translator`, then `planning`.
+"""

@@ -1,0 +1,35 @@
+"""Signs that a translation has lost a part of its source."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from translator.text.sentence_splitter import split_sentences
+
+# An output with a smaller share of the tokens to expect is far shorter than its source; shorter sources vary too much.
+SHORT, LEAST_TOKENS = 0.4, 10
+# Digits with what groups them: 25.50, 1,000, 7:30.
+NUMBER = re.compile(r"\d+(?:[.,:'\u00a0\u202f]\d+)*")
+
+
+def short_output(source: int, output: int, ratio: float) -> str:
+    """Say so if an output of so many tokens is far shorter than its source; ratio: output tokens a source token in training."""
+    if source < LEAST_TOKENS or output >= SHORT * ratio * source:
+        return ""
+    return f"the translation may be incomplete: {output} tokens for {source} of the source"
+
+
+def lost_numbers(source: str, output: str) -> str:
+    """Say which numbers of two or more digits an output lacks, however it groups them."""
+    numbers = [(number, re.sub(r"\D", "", number)) for number in NUMBER.findall(source)]
+    missing = Counter(digits for _, digits in numbers) - Counter(re.sub(r"\D", "", number) for number in NUMBER.findall(output))
+    lost = dict.fromkeys(number for number, digits in numbers if digits in missing and len(digits) > 1)
+    return f"numbers that the translation lacks: {', '.join(lost)}" if lost else ""
+
+
+def joined_sentences(source: str, required: Sequence[str]) -> str:
+    """Say that a text of several sentences was translated as one, because any of them may have to hold a required phrase."""
+    sentences = len(split_sentences(source)) if required else 1
+    return f"the translation may be incomplete: required phrases keep {sentences} sentences together" if sentences > 1 else ""

@@ -1,0 +1,190 @@
+"""Plan the translation of a text: the sentences to search for, or why it is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from translator.config.languages import split_tag, tag_of
+from translator.config.options import MOST_DEMANDED, MOST_PHRASES, SearchConfig
+from translator.inference.terminology import Terminology
+from translator.inference.translation import Request, decoded
+from translator.text.sentence_splitter import split_clauses, split_sentences
+from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from translator.text.writing_systems import normal, whole_words
+
+# The share of training sources with two or more sentences from which a model is taken to have learned to translate them.
+OFTEN = 0.1
+# A sentence is split where it is longer than 99 % of those in training by this factor: up to there a model copes better.
+FAR_TOO_LONG = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingStatistics:
+    """What the pairs were like that a model was trained on; None where it is not known."""
+
+    longest_source: int | None = None  # tokens
+    long_source: int | None = None  # tokens that 99 % of the sources do not exceed
+    several_sentences: float | None = None  # the share of the sources that hold two or more
+    length_ratio: float | None = None  # target tokens a source token
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> TrainingStatistics:
+        """Read them from a data report, which an older release or another program may have written."""
+        try:
+            train = dict(report["splits"]["train"])
+        except (KeyError, TypeError, ValueError):
+            return cls()
+        several, source, target = (_number(train.get(name)) for name in ("source_several", "source_tokens", "target_tokens"))
+        longest, long = (_number(train.get(name)) for name in ("source_longest", "source_long"))
+        return cls(
+            longest_source=None if longest is None else int(longest), long_source=None if long is None else int(long),
+            several_sentences=several, length_ratio=target / source if source and target else None)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and abs(value) < 2**53 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A sentence to search for."""
+
+    ids: list[int]  # of its tag too, if it has one
+    text: str
+    prefix: list[int]
+    required: tuple[str, ...]
+
+
+# In place of a sentence that holds nothing to translate.
+NOTHING = Unit([EOS_ID], "", [], ())
+
+
+class Refusal(Exception):
+    """Why a text cannot be translated as it is asked for."""
+
+
+class Planner:
+    """Makes of a text the sentences to search for, with what each translation must begin with and hold."""
+
+    def __init__(
+        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, trained_on: TrainingStatistics, positions: int | None
+    ) -> None:
+        """positions: tokens that learned ones reach."""
+        self.source_tokenizer = source_tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.trained_on = trained_on
+        self.positions = positions
+        self._terminologies: dict[str, Terminology] = {"": Terminology({})}
+
+    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
+        """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
+        try:
+            return list(self._units(request, self.within_positions(options)))
+        except Refusal as reason:
+            return f"{reason}; not translated"
+
+    def tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
+        """The tag of the language wanted, by the text itself or else by the options; and the text without it."""
+        tag, rest = split_tag(text)
+        if tag.rstrip() in self.source_tokenizer.tags:
+            return tag, rest
+        return "" if options.language is None else tag_of(options.language), text
+
+    def language_trouble(self, tag: str) -> str:
+        """Why a text with this tag cannot be translated, if so."""
+        tags = self.source_tokenizer.tags
+        if not tags:
+            return "search.language is for models of several languages, and this one has no choice" if tag else ""
+        return "" if tag.rstrip() in tags else (
+            f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
+
+    def within_positions(self, options: SearchConfig) -> SearchConfig:
+        """The same options, for sources that learned positions reach."""
+        if self.positions is None:
+            return options
+        return dataclasses.replace(options, max_source_tokens=min(options.max_source_tokens, self.positions))
+
+    def _units(self, request: Request, options: SearchConfig) -> Iterator[Unit]:
+        tag, text = self.tag(_read(request.text), options)
+        if not text.strip():
+            yield NOTHING
+            return
+        required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
+        prefix = options.prefix if request.prefix is None else request.prefix
+        if trouble := self.language_trouble(tag):
+            raise Refusal(trouble)
+        self._require_possible(required, prefix, options)
+        sentences = [text] if required else self._sentences(text, tag, options)  # which of them should hold a phrase?
+        prefixes, last = split_sentences(prefix), len(sentences) - 1
+        prefixes = [*prefixes[:last], "".join(prefixes[last:])]  # one a sentence
+        for sentence, begin in itertools.zip_longest(sentences, prefixes, fillvalue=""):
+            [ids], [beginning] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([begin])
+            yield self._unit(ids, sentence, beginning[:-1], required, options)
+
+    def _sentences(self, text: str, tag: str, options: SearchConfig) -> list[str]:
+        """The parts of a text to translate one by one."""
+        seen = self.trained_on
+        longest, several = seen.longest_source or math.inf, seen.several_sentences or 0.0
+
+        def length(part: str) -> int:
+            return len(self.source_tokenizer.encode([tag + part])[0])
+
+        choice = options.split_sentences
+        if choice == "never" or (choice == "auto" and several >= OFTEN and length(text) <= longest):
+            return [text]
+        limit = min(FAR_TOO_LONG * (seen.long_source or longest), options.max_source_tokens)
+        return [
+            part for sentence in split_sentences(text)
+            for part in split_clauses(sentence, lambda part: length(part) <= limit)]
+
+    def _unit(
+        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: SearchConfig
+    ) -> Unit:
+        if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
+            return NOTHING
+        terms = self._terminology(options.terminology or "").required(sentence)
+        self._require_possible(terms, "", options)
+        if len(ids) > options.max_source_tokens:
+            limit = "model.max_positions" if options.max_source_tokens == self.positions else "search.max_source_tokens"
+            raise Refusal(f"{len(ids):,} tokens, more than {limit}={options.max_source_tokens}")
+        unit = Unit(ids, sentence, prefix, (*required, *terms))
+        demanded = len(prefix) + sum(map(len, self.target_tokenizer.encode_phrases(unit.required)))
+        if self.positions is not None and demanded >= self.positions:
+            raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")
+        return unit
+
+    def _require_possible(self, required: Sequence[str], prefix: str, options: SearchConfig) -> None:
+        """Refuse what no translation can hold."""
+        if required and (options.sampling or options.groups > 1 or options.keep_places):
+            raise Refusal(
+                "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
+                "search.keep_places")
+        if sum(map(len, required)) > MOST_DEMANDED or len(required) > MOST_PHRASES:
+            raise Refusal(f"its required phrases are more than {MOST_PHRASES}, or have more than {MOST_DEMANDED:,} characters")
+        for text in (*required, prefix):
+            if len(text) > MOST_DEMANDED:
+                raise Refusal(f"must hold {text[:20]!r}..., a text of more than {MOST_DEMANDED:,} characters")
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise Refusal(f"{text!r} holds half a character")
+            if UNK_ID in self.target_tokenizer.encode([text])[0]:
+                raise Refusal(f"{text!r} holds characters that the vocabulary lacks")
+            if text and options.banned and whole_words(*options.banned).search(normal(text)):
+                raise Refusal(f"must hold {text!r}, which is banned")
+
+    def _terminology(self, file: str) -> Terminology:
+        """Each file is read once."""
+        if file not in self._terminologies:
+            self._terminologies[file] = Terminology.load(Path(file))
+        return self._terminologies[file]
+
+
+def _read(text: str | bytes) -> str:
+    try:
+        return decoded(text)
+    except ValueError as error:
+        raise Refusal(str(error)) from error

@@ -1,0 +1,4 @@
+"""Scores of translations and their significance.
+
+Begin with `scores`.
+"""

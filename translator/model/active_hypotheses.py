@@ -1,0 +1,46 @@
+"""The hypotheses of a step that are worked on, as rows of a matrix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class OpenRows:
+    """N of the hypotheses that B sentences have, K each: those that have finished need no work.
+
+    Maps that treat every hypothesis by itself take the rows; attention, in which a sentence's hypotheses stand side by side,
+    takes all.
+    """
+
+    def __init__(self, sentences: int, hypotheses: int, chosen: Tensor | None = None) -> None:
+        """chosen (N,): one or more of the numbers 0 to B x K - 1, rising; None: all."""
+        self.shape = (sentences, hypotheses)
+        self.chosen = chosen
+        if chosen is not None:  # the row of each of the B x K, the first where it has none
+            self._row = torch.zeros(sentences * hypotheses, dtype=torch.long, device=chosen.device)
+            self._row[chosen] = torch.arange(len(chosen), device=chosen.device)
+
+    def __len__(self) -> int:
+        return self.shape[0] * self.shape[1] if self.chosen is None else len(self.chosen)
+
+    def sentences(self, device: torch.device) -> Tensor:
+        """The sentence of each: (N,)."""
+        return self._numbers(device) // self.shape[1]
+
+    def places(self, device: torch.device) -> Tensor:
+        """Which of its sentence's hypotheses each is: (N,)."""
+        return self._numbers(device) % self.shape[1]
+
+    def _numbers(self, device: torch.device) -> Tensor:
+        return torch.arange(len(self), device=device) if self.chosen is None else self.chosen
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, K, ...) -> (N, ...)."""
+        x = x.flatten(0, 1)
+        return x if self.chosen is None else x.index_select(0, self.chosen)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(N, ...) -> (B, K, ...), in place of the others a copy of one that is worked on."""
+        x = x if self.chosen is None else x.index_select(0, self._row)
+        return x.view(*self.shape, *x.shape[1:])

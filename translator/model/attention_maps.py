@@ -1,0 +1,54 @@
+"""The weights of every attention of a model, for one sentence and its translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from translator.data.batching import collate
+from translator.model.attention import padding_mask
+from translator.model.transformer import Transformer
+from translator.text.tokenizer import PAD_ID
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Weights by layer L and head H. Row t of T: what was attended to when target token t, EOS the last, was predicted."""
+
+    encoder: Tensor  # (L, H, S, S)
+    decoder: Tensor  # (L, H, T, T): column t is the token before target token t, BOS the first
+    cross: Tensor  # (L, H, T, S)
+
+
+@torch.no_grad()
+def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
+    """The weights of `model`, as it stands, for the ids of a pair, both with EOS."""
+    with _watched([layer.self_attention for layer in (*model.encoder, *model.decoder)]) as weights:
+        cross = cross_attention(model, source, target)
+    layers = len(model.encoder)
+    return AttentionMaps(torch.cat(weights[:layers]), torch.cat(weights[layers:]), cross)
+
+
+@torch.no_grad()
+def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
+    """The same from target to source alone, (L, H, T, S), with no other weights in memory."""
+    batch = collate([source], [target]).to(next(model.parameters()).device)
+    _, cross = model.decode(
+        batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), weights_of=range(len(model.decoder)))
+    return torch.cat(cross)
+
+
+@contextmanager
+def _watched(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """Inside, these are asked for their weights, which are appended to the list in the order of the calls."""
+    weights: list[Tensor] = []
+    with ExitStack() as hooks:
+        for attention in attentions:
+            hooks.enter_context(attention.register_forward_pre_hook(
+                lambda _, args, options: (args, options | {"need_weights": True}), with_kwargs=True))
+            hooks.enter_context(attention.register_forward_hook(lambda _, args, output: weights.append(output[1])))
+        yield weights

@@ -1,0 +1,166 @@
+"""The Transformer's layers: residual sublayers around attention and feed-forward.
+
+Vaswani et al. 2017, sections 3.1 and 3.3. Shapes: B batch, S source length, T target length, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from translator.config.options import ModelConfig
+from translator.model.active_hypotheses import OpenRows
+from translator.model.attention import MultiHeadAttention
+from translator.model.dropout import dropout
+from translator.model.kv_cache import KeyValueCache, Past
+from translator.model.positions import RelativeBias, RotaryPositions
+from translator.model.unpadded import TokenRows
+from translator.runtime.device import in_product_precision
+
+
+class FeedForward(nn.Module):
+    """Two linear maps around a non-linearity (section 3.3), each position by itself: (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        # In place, ReLU spares a copy of the layer's widest tensor; its gradient needs the output alone.
+        functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "gelu": F.gelu, "silu": F.silu}
+        self.activation = functions[config.activation]
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = config.activation_dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        # As rows: of three dimensions the inner layer's output is a view, and autograd copies what changes a view in place.
+        rows = self.activation(self.inner(x.flatten(0, -2)))
+        return self.outer(dropout(rows, self.dropout, self.training)).view(x.shape)
+
+
+class GatedFeedForward(nn.Module):
+    """SwiGLU: the inner layer is gated by swish of another linear map (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.d_model, config.d_ff)
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = config.activation_dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = in_product_precision(x)
+        return self.outer(dropout(F.silu(self.gate(x)) * self.inner(x), self.dropout, self.training))
+
+
+class PreNorm(nn.Module):
+    """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745.
+
+    Called in two parts, as leave(x, f(enter(x))): some sublayers f are given more than x, or return more than their output.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = config.dropout
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer is given."""
+        return self.norm(x)
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """What comes of x and the sublayer's output y."""
+        return x + dropout(y, self.dropout, self.training)
+
+
+class PostNorm(PreNorm):
+    """norm(x + dropout(f(x))): Vaswani et al. 2017, section 3.1."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        return x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.norm(super().leave(x, y))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention over the source, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, window: int | None) -> None:
+        super().__init__()
+        self.self_attention = _self_attention(config, causal=False, window=window)
+        self.feed_forward = _feed_forward(config)
+        self.around_attention = _residual(config)
+        self.around_feed_forward = _residual(config)
+
+    def forward(self, x: Tensor, mask: Tensor | None, rows: TokenRows | None = None) -> Tensor:
+        """x (B, S, D), or (M, D) of these rows, mask (B, 1, 1, S) of real tokens -> of x's shape."""
+        y, _ = self.self_attention(self.around_attention.enter(x), mask=mask, rows=rows)
+        x = self.around_attention.leave(x, y)
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention over the target, cross-attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, config: ModelConfig, window: int | None) -> None:
+        super().__init__()
+        self.self_attention = _self_attention(config, causal=True, window=window)
+        self.cross_attention = MultiHeadAttention(config.d_model, config.num_heads, dropout=config.attention_dropout)
+        self.feed_forward = _feed_forward(config)
+        self.around_self = _residual(config)
+        self.around_cross = _residual(config)
+        self.around_feed_forward = _residual(config)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False, rows: TokenRows | None = None,
+        memory_rows: TokenRows | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D) and memory (B, S, D), or (N, D) and (M, D) of these rows, mask (B, 1, 1, S) of the memory's real tokens.
+
+        Returns what has x's shape, and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask:
+        it comes last, where causality hides it from every real token.
+        """
+        y, _ = self.self_attention(self.around_self.enter(x), rows=rows)
+        x = self.around_self.leave(x, y)
+        y, weights = self.cross_attention(
+            self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights, rows=rows, memory_rows=memory_rows)
+        x = self.around_cross.leave(x, y)
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y), weights
+
+    def step(
+        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, memory: tuple[Tensor, Tensor], bias: Tensor | None,
+        *, need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.
+
+        memory: its keys and values, (B, H, S, head width) each, with the bias of `step_across`.
+        """
+        y = self.self_attention.step(self.around_self.enter(x), rows, cache, past)
+        x = self.around_self.leave(x, y)
+        y, weights = self.cross_attention.step_across(
+            self.around_cross.enter(x), rows, memory, bias=bias, need_weights=need_weights)
+        x = self.around_cross.leave(x, y)
+        y = self.feed_forward(self.around_feed_forward.enter(x))
+        return self.around_feed_forward.leave(x, y), weights
+
+
+def _self_attention(config: ModelConfig, *, causal: bool, window: int | None) -> MultiHeadAttention:
+    rotary = RotaryPositions(config.d_model // config.num_heads) if config.positions == "rotary" else None
+    relative = RelativeBias(config.num_heads, causal=causal) if config.positions == "relative" else None
+    return MultiHeadAttention(
+        config.d_model, config.num_heads, dropout=config.attention_dropout, causal=causal, window=window,
+        rotary=rotary, relative=relative)
+
+
+def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:
+    return GatedFeedForward(config) if config.activation == "swiglu" else FeedForward(config)
+
+
+def _residual(config: ModelConfig) -> PreNorm:
+    placement: dict[Literal["pre", "post"], type[PreNorm]] = {"pre": PreNorm, "post": PostNorm}
+    return placement[config.norm](config)

@@ -1,0 +1,110 @@
+"""How a model that sees a set learns its order: four position schemes.
+
+Sinusoidal and learned positions are added to the embeddings; rotary ones turn queries and keys; relative ones add a
+learned bias to the attention scores. All but the learned table work at any length.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from translator.runtime.errors import UserError
+
+# Of relative positions, as in T5: biases that a head has, and the distance from which on all share the last one.
+NUM_BUCKETS, MAX_DISTANCE = 32, 128
+
+
+class SinusoidalPositions(nn.Module):
+    """sin and cos of position / 10000^(2i / D): Vaswani et al. 2017, section 3.5. Added to embeddings (B, T, D)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.table: Tensor
+        self.register_buffer("table", torch.empty(0, d_model), persistent=False)
+
+    def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
+        """x (B, T, D), whose first token stands at position `start`, plus the encodings of its positions."""
+        end = start + x.size(1)
+        if end > self.table.size(0):
+            with torch.inference_mode(False):  # else a search would leave a table that a compiled training cannot take
+                self.table = self._encode(max(512, 2 * end), x.device)
+        return x + self.table[start:end].to(x)
+
+    def _encode(self, length: int, device: torch.device) -> Tensor:
+        position = torch.arange(length, device=device, dtype=torch.float32)[:, None]
+        even = torch.arange(0, self.d_model, 2, device=device, dtype=torch.float32)
+        angle = position * torch.exp(even * (-math.log(10_000.0) / self.d_model))  # (length, D / 2)
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
+class LearnedPositions(nn.Module):
+    """A trained vector for each of `max_positions` positions, added to embeddings (B, T, D); UserError past the last."""
+
+    def __init__(self, d_model: int, max_positions: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_positions, d_model)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)  # the scale of the token embeddings
+
+    def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
+        end = start + x.size(1)
+        if end > self.table.num_embeddings:
+            raise UserError(
+                f"model.max_positions: a sentence of {end} tokens is longer than the {self.table.num_embeddings} learned "
+                "positions; raise it, or train with model.positions=sinusoidal")
+        return x + self.table.weight[start:end].to(x)
+
+
+class RotaryPositions(nn.Module):
+    """Turn each pair of a head's channels by an angle that grows with the position: Su et al. 2021, RoFormer.
+
+    https://arxiv.org/abs/2104.09864, section 3.2. Scores of turned queries and keys depend on distances alone.
+    """
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Turn x (B, H, T, K) to `positions` (T,), or all of it to one (1,)."""
+        even = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
+        frequency = 10_000.0 ** (-even / self.head_dim)  # no buffer: in bf16 it would turn far positions wrongly
+        angle = positions[:, None].float() * frequency  # (T, K / 2)
+        sin, cos = angle.sin(), angle.cos()
+        first, second = x.float().chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x.dtype)
+
+
+class RelativeBias(nn.Module):
+    """A learned bias for each head and distance, added to attention scores: Raffel et al. 2020 (T5), section 2.1.
+
+    https://arxiv.org/abs/1910.10683. Near distances have a bias each, far ones share buckets that widen as a logarithm, up
+    to MAX_DISTANCE, beyond which all share the last one: hence any length.
+    """
+
+    def __init__(self, num_heads: int, *, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.bias = nn.Embedding(NUM_BUCKETS, num_heads)
+        nn.init.zeros_(self.bias.weight)  # starts as attention without positions
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """The bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""
+        return self.bias(self._bucket(queries[:, None] - keys)).permute(2, 0, 1)[None]
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        buckets = NUM_BUCKETS
+        offset = torch.zeros_like(distance)
+        if self.causal:
+            distance = distance.clamp(min=0)  # later keys are masked
+        else:
+            buckets //= 2  # one half for earlier keys, one for later ones
+            offset = (distance < 0) * buckets
+            distance = distance.abs()
+        exact = buckets // 2
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)
+        far = (exact + ratio * (buckets - exact)).long().clamp(max=buckets - 1)
+        return offset + torch.where(distance < exact, distance, far)

@@ -1,0 +1,166 @@
+"""Figures by matplotlib, for files, reports and TensorBoard, without a screen."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+from matplotlib.ft2font import FT2Font
+from torch import Tensor
+
+from translator.metrics.scores import LengthScore
+from translator.runtime.errors import UserError
+
+# Of a measurement by its name: updates and values.
+History = Mapping[str, Sequence[tuple[float, float]]]
+
+DPI = 150
+COLOURS = ("#1f5fa8", "#d9772b")  # of one run, and of another beside it
+# Inches of a cell of an attention map, in which a label of so many points can be read, and of a letter of it.
+CELL, LABEL_SIZE, LETTER = 0.17, 7, 0.09
+# Points of the titles of a panel and of the whole, and inches of a letter for each point.
+PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_OF_POINT = 8, 10, 0.0085
+# Of one picture: what a viewer shows, and memory holds.
+MOST_PIXELS = 100_000_000
+
+MANY = {"linewidth": 0.7, "alpha": 0.6}
+FEW = {"marker": "o", "markersize": 3}
+# The panels of the curves by title; in each, measurements by name, with label and style.
+PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "Loss": {"train/loss": ("training", MANY), "validation/loss": ("validation", FEW)},
+    "Score on validation": {"validation/bleu": ("BLEU", FEW), "validation/chrf": ("chrF", FEW | {"linestyle": "--"})},
+    "Learning rate": {"train/learning_rate": ("", {})},
+    "Target tokens a second": {"train/tokens_per_second": ("", MANY)}}
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as the content of a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def draw_curves(runs: Mapping[str, History]) -> Figure:
+    """What was measured as one run, or two, trained."""
+    figure = _figure(10, 6)
+    for axes, (title, measurements) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+        for (run, history), colour in zip(runs.items(), COLOURS, strict=False):
+            for name, (label, style) in measurements.items():
+                if points := history.get(name):
+                    named = f"{label} of {run}".strip() if len(runs) > 1 else label
+                    axes.plot(*zip(*points, strict=True), color=colour, label=named, **style)
+        _dress(axes, title)
+        axes.set_xlabel("update", fontsize=8)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    return figure
+
+
+def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
+    """BLEU by source length of one run, or two on the same sentences, with the number of sentences."""
+    figure = _figure(10, 3)
+    axes = figure.subplots()
+    width = 0.7 / len(runs)
+    for number, ((run, parts), colour) in enumerate(zip(runs.items(), COLOURS, strict=False)):
+        places = [place + (number - (len(runs) - 1) / 2) * width for place in range(len(parts))]
+        bars = axes.bar(places, [part.bleu for part in parts], width, color=colour, label=f"of {run}" if len(runs) > 1 else "")
+        axes.bar_label(bars, fmt="%.1f", fontsize=8)
+    axes.set_xticks(range(len(parts)), [f"{part.lengths}\n{part.count:,} sentences" for part in parts])
+    axes.set_xlim(-0.6, max(len(parts), 5) - 0.4)  # of a few, bars rather than walls
+    axes.margins(y=0.12)
+    _dress(axes, "BLEU by words of the source")
+    return figure
+
+
+def draw_attention(
+    panels: Mapping[str, Tensor], source: Sequence[str], target: Sequence[str], *, columns: int, title: str = ""
+) -> Figure:
+    """Attention weights (T, S) by the panel's name: a row for each piece of `target`, a column for each of `source`.
+
+    UserError where they are too many to be drawn so that they can be read.
+    """
+    families, labels = _drawable([*source, *target])
+    source, target = labels[: len(source)], labels[len(source) :]
+    rows = -(-len(panels) // columns)
+    longest = LETTER * max(map(len, labels))
+    panel = max(CELL * len(source), PANEL_TITLE_SIZE * LETTER_OF_POINT * max(map(len, panels)))
+    width = 1 + longest + columns * (0.15 + panel)
+    title = textwrap.fill(title, max(1, int(width / (TITLE_SIZE * LETTER_OF_POINT))))
+    height = 0.5 + 0.2 * title.count("\n") + rows * (0.35 + longest + CELL * len(target))
+    if width * height * DPI**2 > MOST_PIXELS:
+        raise UserError(
+            f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces make a picture of {width * DPI:,.0f} x "
+            f"{height * DPI:,.0f} pixels, too many to be shown; that takes a shorter sentence")
+    how: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
+    figure = _figure(width, height)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for number, (name, weights) in enumerate(panels.items()):
+        axes = grid[number // columns][number % columns]
+        image = axes.imshow(weights.float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        axes.set_xticks(range(len(source)), source, rotation=90, **how)
+        if number % columns == 0:
+            axes.set_yticks(range(len(target)), target, **how)
+        else:
+            axes.set_yticks([])
+        axes.set_title(name, fontsize=PANEL_TITLE_SIZE)
+    bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
+    bar.ax.tick_params(labelsize=LABEL_SIZE)
+    figure.suptitle(title, fontsize=TITLE_SIZE)
+    return figure
+
+
+def undrawn(texts: Iterable[str]) -> str:
+    """The characters that no installed font has: labels show their code points instead."""
+    return "".join(sorted(_fonts(*texts)[1]))
+
+
+def _drawable(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Families to draw texts in, and the texts, with code points for characters that no installed font has."""
+    families, missing = _fonts(*texts)
+    codes = str.maketrans({character: f"U+{ord(character):04X} " for character in missing})
+    return families, [text.translate(codes).strip() for text in texts]
+
+
+def _fonts(*texts: str) -> tuple[list[str], set[str]]:
+    """Families that together have the characters of some texts, and the characters that none has."""
+    families, missing = ["DejaVu Sans"], set("".join(texts))
+    regular = [font for font in fontManager.ttflist if font.style == "normal" and font.weight == 400]
+    for font in sorted(regular, key=lambda font: font.name != families[0]):  # matplotlib's own first
+        if missing and not font.name.startswith("Last Resort"):  # which has a box for every character
+            found = missing & _characters(font.fname)
+            families += [font.name] * bool(found)
+            missing -= found
+    return list(dict.fromkeys(families)), missing
+
+
+@cache
+def _characters(file: str) -> frozenset[str]:
+    try:
+        return frozenset(map(chr, FT2Font(file).get_charmap()))
+    except (OSError, RuntimeError):  # matplotlib's list of fonts is older than the machine's
+        return frozenset()
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.tick_params(labelsize=8)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    families, labels = _drawable(axes.get_legend_handles_labels()[1])
+    if any(labels):
+        legend = axes.legend(prop={"size": 8, "family": families}, frameon=False)
+        for text, label in zip(legend.get_texts(), labels, strict=True):
+            text.set(text=label, parse_math=False)

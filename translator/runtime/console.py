@@ -1,0 +1,71 @@
+"""What a person watching is told: lines, and how far a training has come."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from tqdm import tqdm
+
+from translator.runtime.distributed import first
+from translator.runtime.errors import UserError
+
+# Between figures.
+APART = "  "
+# Columns of the bar where tqdm is not told how many there are.
+DEFAULT_BAR = 10
+# Seconds between lines on a console that is no terminal.
+QUIET_SECONDS = 30
+
+
+def say(text: str) -> None:
+    """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
+    if first():
+        tqdm.write(text, file=sys.stderr)
+
+
+def require_stdout(what: str, instead: str) -> None:
+    """Raise UserError where stdout was closed, as by `>&-`, before work whose only result goes there."""
+    if getattr(sys.stdout, "name", None) == os.devnull:  # as translator/runtime/script.py opens it
+        raise UserError(f"stdout: is closed, and {what} would be lost. {instead}")
+
+
+class WholeFigures(tqdm):
+    """A progress bar that leaves out whole figures, the last first, on a narrow terminal: tqdm would cut a number."""
+
+    @staticmethod
+    def format_meter(*measured: Any, ncols: int | None = None, postfix: str | None = None, **options: Any) -> str:
+        """Return the line for a terminal of `ncols` columns; `postfix`: figures joined by `APART`."""
+        figures = (postfix or "").split(APART)
+        while figures and ncols:
+            line = tqdm.format_meter(*measured, postfix=APART.join(figures), **options)
+            if len(line) - DEFAULT_BAR < ncols:
+                break
+            figures.pop()
+        return tqdm.format_meter(*measured, ncols=ncols, postfix=APART.join(figures), **options)
+
+
+class Progress:
+    """A progress bar with ETA on a terminal; on a pipe, one line now and then."""
+
+    def __init__(self, *, done: float) -> None:
+        """`done`: of the whole, from 0 to 1."""
+        self._bar = WholeFigures(
+            total=1.0, initial=done, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False,
+            dynamic_ncols=True)
+        self._said = time.monotonic()
+
+    def advance(self, done: float, *figures: str) -> None:
+        """Show that this share is done, with the figures of the moment, such as `loss 3.21`."""
+        text = APART.join(figures)
+        self._bar.n = done
+        self._bar.set_postfix_str(text)
+        if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:
+            self._said = time.monotonic()
+            say(f"{100 * done:3.0f} %  {text}")
+
+    def close(self) -> None:
+        self._bar.close()

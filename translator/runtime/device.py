@@ -1,0 +1,101 @@
+"""Where a model runs and in which precision."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from translator.runtime.errors import UserError
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DecodingPrecision = Literal["fp32", "bf16", "int8"]
+PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# How much faster bf16 products must be for bf16 to pay for its conversions.
+WORTHWHILE_SPEEDUP = 1.5
+# Rows of the matrices by whose products precisions are compared, and such products between two readings of the clock. On a GPU
+# many: beside other programs, to ask for a small product takes longer than the product itself. A CPU without instructions for
+# bf16 takes a second for what takes it 10 ms in float32: there a few rows are tried first, and tell enough if they are so slow.
+GPU_PROBES, CPU_PROBES = ((2**14, 20),), ((2**5, 1), (2**11, 1))
+HOPELESS_SPEEDUP = 0.2
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; auto is cuda, else mps, else cpu. UserError where the machine has none such.
+
+    On a GPU no attention in this process is left to cuDNN any more: it plans anew for every shape, and batches have ever new
+    ones. On an H200 that took most of an update of Transformer base (docs/speed.md).
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, present in available.items() if present)
+    if not available[name]:
+        raise UserError(f"device={name}: PyTorch finds no such device on this machine; use device=auto or device=cpu")
+    if name == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device(name)
+
+
+def resolve_precision(name: Precision | Literal["auto"], device: torch.device) -> torch.dtype:
+    """The dtype of matrix products; auto is bf16 where a short measurement finds it clearly faster than float32."""
+    return PRECISIONS[_faster_precision(device) if name == "auto" else name]
+
+
+def settled_precision(name: DecodingPrecision | Literal["auto"], device: torch.device) -> DecodingPrecision:
+    """The precision of decoding, auto as `resolve_precision` has it."""
+    return _faster_precision(device) if name == "auto" else name
+
+
+def name_of_precision(precision: torch.dtype) -> Precision:
+    """The name by which `resolve_precision` knows a dtype."""
+    return next(name for name, dtype in PRECISIONS.items() if dtype == precision)
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[None]:
+    """Run matrix products in `precision`; weights, normalisation and softmax stay in float32."""
+    return torch.autocast(device.type, precision, enabled=precision != torch.float32)
+
+
+def product_precision(x: Tensor) -> torch.dtype:
+    """That in which x is multiplied here: `autocast`'s, or its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def in_product_precision(x: Tensor) -> Tensor:
+    """x as `autocast` would convert it for each product that takes it: here once for all of them."""
+    return x.to(product_precision(x))
+
+
+def _faster_precision(device: torch.device) -> Literal["fp32", "bf16"]:
+    return "bf16" if _bf16_speedup(device) >= WORTHWHILE_SPEEDUP else "fp32"
+
+
+@cache
+def _bf16_speedup(device: torch.device) -> float:
+    """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size; once a process."""
+    speedup = 0.0
+    for rows, products in CPU_PROBES if device.type == "cpu" else GPU_PROBES:
+        float32, bf16 = (_product_seconds(device, dtype, rows, products) for dtype in (torch.float32, torch.bfloat16))
+        speedup = float32 / bf16
+        if speedup < HOPELESS_SPEEDUP:
+            break
+    return speedup
+
+
+def _product_seconds(device: torch.device, dtype: torch.dtype, rows: int, products: int) -> float:
+    left = torch.ones(rows, 512, device=device, dtype=dtype)
+    right = torch.ones(512, 512, device=device, dtype=dtype)
+    runs = []
+    for _ in range(5):  # the first pays for set-up; the fastest is the least disturbed
+        start = time.perf_counter()
+        for _ in range(products):
+            product = left @ right
+        float(product[0, 0])  # reading a number waits for the device
+        runs.append(time.perf_counter() - start)
+    return min(runs)

@@ -1,0 +1,233 @@
+"""The processes that train together, as torchrun starts them: who this one is, sums, decisions made once.
+
+Alone, a process is given back what it gave, and does all the work itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from translator.runtime.errors import USER_ERROR_EXIT_CODE, UserError, one_line
+
+if TYPE_CHECKING:  # to import what shards takes a second, which one process alone need not spend
+    from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+# How gloo says that a process is gone or late.
+UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
+
+
+@contextmanager
+def together(device: str, *, minutes: float) -> Iterator[None]:
+    """Inside, the processes that torchrun started work together, each on a `device` (auto, cuda, ...) of its own.
+
+    UserError where one is not heard of for so many minutes.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    if gpus:
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= gpus:
+            raise UserError(f"{local + 1} processes or more on a machine with {gpus} GPUs; start {gpus}, or set device=cpu")
+        torch.cuda.set_device(local)
+    # Imported while there is a group, this keeps it for ever as a default value, and gloo's threads may abort an ending Python.
+    import_module("torch.distributed.nn.functional")
+    try:
+        # What the processes tell each other goes over gloo, so that no GPU waits for it.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(minutes=minutes))
+        yield
+    except (dist.DistError, RuntimeError) as error:
+        if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in UNHEARD):
+            raise  # a bug of ours should look like one
+        raise UserError(
+            f"process {os.environ['RANK']} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
+            f"{one_line(str(error))[:200]}; the same command goes on from the last checkpoint") from error
+    gc.collect()  # of models that hold the group too
+    dist.destroy_process_group()
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def size() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def first() -> bool:
+    """Whether this process is the one that decides, writes and speaks."""
+    return rank() == 0
+
+
+def totals(*values: float) -> list[float]:
+    """Each value, summed over the processes."""
+    if size() == 1:
+        return list(values)
+    sums = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(sums)
+    return sums.tolist()
+
+
+def decide(make: Callable[[], T]) -> T:
+    """What `make` returns in the first process, for all. A UserError there is told there, and ends the others too."""
+    if size() == 1:
+        return make()
+    message: list[Any] = [None, None]
+    failed: UserError | None = None
+    if first():
+        try:
+            message[1] = make()
+        except UserError as error:
+            failed = error
+        message[0] = failed is None
+    dist.broadcast_object_list(message)
+    if failed is not None:
+        raise failed
+    if not message[0]:
+        raise SystemExit(USER_ERROR_EXIT_CODE)
+    return message[1]
+
+
+def share(items: Sequence[T]) -> Sequence[T]:
+    """Those of the items that are this process's to work on."""
+    return items[rank() :: size()]
+
+
+def gather(part: Sequence[T]) -> list[T]:
+    """What the processes made of their shares, in the order of the items."""
+    if size() == 1:
+        return list(part)
+    parts: list[Any] = [None] * size()
+    dist.all_gather_object(parts, list(part))
+    return [parts[i % size()][i // size()] for i in range(sum(map(len, parts)))]
+
+
+def divide(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """What `work` makes of rows (N, ...), of each by itself and in its shape. Every process works on its share; all get all."""
+    if size() == 1:
+        return work(rows)
+    each = math.ceil(len(rows) / size())
+    rest = rows.new_zeros(each * size() - len(rows), *rows.shape[1:])  # gloo gathers parts of one size
+    mine = work(torch.cat([rows, rest]).view(size(), each, *rows.shape[1:])[rank()])
+    return _from_all(mine).flatten(0, 1)[: len(rows)]
+
+
+def _from_all(mine: Tensor) -> Tensor:
+    """What each process gives, in their order: (P, ...) of P tensors of one shape."""
+    parts = mine.new_empty(size(), *mine.shape)
+    dist.all_gather(list(parts), mine.contiguous())
+    return parts
+
+
+class SideGroup:
+    """Work that the processes share beside training, each in one thread of its own, until any of them wants an end."""
+
+    def __init__(self, *, minutes: float) -> None:
+        """All must make one, at the same place. One of them is waited for so many minutes at a time."""
+        # Messages of its own, for training's come at any time between them.
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if size() > 1 else None
+        self._ending = threading.Event()
+
+    def end(self) -> None:
+        """Have what goes on in the threads raise CancelledError soon."""
+        self._ending.set()
+
+    def in_order(self, make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]:
+        """The answers to questions that all processes ask alike: each answers its share, and all get all, in order."""
+        answer, questions = make(), iter(questions)
+        while some := list(islice(questions, size())):
+            mine = [answer(question) for question in share(some)]
+            told: list[Any] = [(mine, self._ending.is_set())] * size()
+            if size() > 1:
+                dist.all_gather_object(told, told[0], group=self._group)
+            if any(ending for _, ending in told):
+                raise CancelledError
+            for answers, _ in told:
+                yield from answers
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor of which each process may hold a shard, or a part of its sum; every process must ask."""
+    if not _in_shards(tensor):
+        return tensor
+    return stacked([tensor])[0] if tensor.placements[0].is_shard() else tensor.full_tensor()
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape (M, ...), whole, on top of each other: (N, M, ...). Every process must ask.
+
+    All shards come in one message, which is waited for. PyTorch's `full_tensor` sends one a tensor, and once a process
+    training on a CPU has died in it, of a segmentation fault.
+    """
+    if not _in_shards(tensors[0]):
+        return torch.stack(list(tensors))
+    rows = len(tensors[0])
+    shards = torch.stack([cast("DTensor", tensor).to_local() for tensor in tensors])
+    rest = shards.new_zeros(len(shards), math.ceil(rows / size()) - shards.size(1), *shards.shape[2:])
+    return _from_all(torch.cat([shards, rest], dim=1)).transpose(0, 1).flatten(1, 2)[:, :rows]
+
+
+def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, whole; of shards the first process alone keeps them, on the CPU, one after the other."""
+    kept = {}
+    for name, tensor in tensors.items():
+        of_shards, tensor = _in_shards(tensor), whole(tensor)
+        if first() or not of_shards:
+            kept[name] = tensor.cpu() if of_shards else tensor
+    return kept
+
+
+def held_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A tensor, which all processes have alike, as `other` is held: whole, or in shards."""
+    if not _in_shards(other):
+        return whole(tensor)
+    if _in_shards(tensor):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    # Of what it has, each process takes its shard: without a source, nothing is sent, and without a copy, all of it is kept.
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None).clone()
+
+
+def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether each process holds a part of it (a DTensor): an attribute tells without importing the class."""
+    return hasattr(tensor, "placements")
+
+
+def shard(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> nn.Module:
+    """The module, of whose weights, the first process's, each holds a shard; part by part they come together for use (FSDP2).
+
+    One process is waited for so many minutes at a time.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    for weight in module.parameters():  # processors of several kinds may have begun with weights that differ
+        dist.broadcast(weight.detach(), src=0)
+    # A group of its own: sharded tensors' caches keep theirs for ever, and the one of all must go with `together`.
+    group = dist.new_group(timeout=timedelta(minutes=minutes))
+    mesh = DeviceMesh.from_group(group, next(module.parameters()).device.type)
+    for part in [*parts, module]:
+        fully_shard(part, mesh=mesh)
+    return module

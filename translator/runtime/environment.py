@@ -1,0 +1,46 @@
+"""What a program runs on: processor, libraries, the code's own version."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import translator
+
+LIBRARIES = ("torch", "sentencepiece", "sacrebleu", "datasets")
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """This process's, in words."""
+    gpu = {"GPU": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    return gpu | {
+        "processor": processor(), "threads": str(torch.get_num_threads()), "system": platform.platform(),
+        "Python": platform.python_version(), **{library: version(library) for library in LIBRARIES},
+        "translator": " ".join(filter(None, (translator.__version__, commit())))}
+
+
+def processor() -> str:
+    """Its name."""
+    try:
+        named = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:  # no Linux
+        named = None
+    return named[1] if named else platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """The commit that this code was checked out at; empty where it is not in a Git repository of its own."""
+    root = Path(translator.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return ""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"commit {described.stdout.strip()}"

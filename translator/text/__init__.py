@@ -1,0 +1,4 @@
+"""Text as tokens and sentences, in any script.
+
+Begin with `tokenizer`.
+"""

@@ -1,0 +1,170 @@
+"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens, and R-Drop.
+
+Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7; Vaswani et al. 2017, section 5.4. The caller divides
+once, by the real target tokens of a whole update, so that batches weigh what they hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from translator.model.inference_layers import evened
+from translator.runtime.device import product_precision
+from translator.training.sampled_softmax import draw, least_size
+
+# Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
+# took a CPU twice as long.
+TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
+# Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
+SOFTMAXES_AT_ONCE = {"cpu": 2**5}
+# An update's last tokens are ever another number; rows of zeros make it a multiple of this, so that products have few shapes
+# (`keep_kernels` in translator/runtime/cpu.py tells why).
+TOKENS_TOGETHER = 2**6
+
+
+def projected_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1, bias: Tensor | None = None,
+    smoothing: float = 0.0, r_drop: float = 0.0, among: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The cross-entropy of softmax(hidden weight^T + bias) to (1 - smoothing) x one-hot + smoothing x uniform, over N tokens.
+
+    hidden (N, D), weight (V, D), bias (V,), targets (N,) -> its sum, and the plain sum of -log p(target) that perplexity is
+    made of and that has no gradient; both scalars in float32. Products run in autocast's precision. `real` (N,): which of the
+    tokens count at all; None: all.
+
+    With passes=2 hidden (2 N, D) holds two over the same tokens, one after the other: both figures are then their mean, and
+    `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
+    (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
+
+    among: the number of words drawn to estimate this from (`training.sampled_softmax`), `least_size` at least; 0: all are used.
+
+    The projection is part of the function so that the logits, (N, V) and often the largest tensor of all, never exist whole:
+    it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
+    """
+    needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    of_passes = hidden.unflatten(0, (passes, len(targets)))
+    real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
+    stand_for = None
+    size = max(among, least_size(targets)) if among else len(weight)
+    if size < len(weight):
+        words, stand_for, numbers = draw(targets, len(weight), size)
+        weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
+    loss, nll = _ProjectedCrossEntropy.apply(
+        of_passes, weight, bias, targets, real, stand_for, smoothing, r_drop, product_precision(hidden), needs_gradient)
+    return loss / passes, nll.detach() / passes
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """With p = softmax(hidden weight^T + bias) and q the smoothed targets, the logits' gradient is p - q.
+
+    So hidden's is (p - q) weight, weight's (p - q)^T hidden and bias's p - q, summed over tokens. What the uniform part of q
+    adds to each is the same for every token, or for every word, and is taken off by itself: only its one-hot part is taken
+    from p.
+
+    A word that stands for others too has as much more of p, by the logarithm of their number in its logit, and of the uniform
+    part.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        real: Tensor,
+        stand_for: Tensor | None,
+        smoothing: float,
+        r_drop: float,
+        dtype: torch.dtype,
+        needs_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """hidden (P, N, D): P passes, whose losses are added up. stand_for (V,): None where every word is itself alone."""
+        words, biases = evened(weight.to(dtype)), bias
+        uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
+        if stand_for is not None:
+            uniform = smoothing * stand_for / stand_for.sum()
+            biases = stand_for.log() + (0 if bias is None else bias)
+        biases = None if biases is None else evened(biases.to(dtype))
+        counted = real[:, None].to(hidden.dtype)
+        hidden = hidden * counted  # the others leave nothing in a sum
+        # No products of matrices: autocast would take them in half precision, whose numbers end at 65,504.
+        sum_of_hidden = hidden.sum((0, 1), dtype=torch.float32)
+        uniform_word = (uniform[:, None] * weight).sum(0)
+        loss = -(sum_of_hidden * uniform_word).sum()
+        if bias is not None:
+            loss -= len(hidden) * real.sum() * (uniform * bias).sum()
+        nll = torch.zeros((), device=hidden.device)
+        hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
+        weight_gradient = -uniform[:, None] * sum_of_hidden if needs_gradient else None
+        bias_gradient = None if bias is None else -len(hidden) * real.sum() * uniform
+        tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // len(hidden))
+        softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // len(hidden))
+        for start in range(0, len(targets), tokens_at_once):
+            chunk = slice(start, start + tokens_at_once)
+            tokens = len(targets[chunk])
+            h = F.pad(hidden[:, chunk].to(dtype), (0, 0, 0, -tokens % TOKENS_TOGETHER))
+            logits = F.linear(h, words, biases)
+            of_words = logits[:, :tokens, : len(weight)]  # beyond them there is nothing but zeros
+            for part, targets_of_part, real_of_part in zip(
+                    of_words.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once),
+                    real[chunk].split(softmaxes_at_once), strict=True):
+                loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, real_of_part, smoothing, r_drop)
+                loss += loss_of_part
+                nll += nll_of_part
+            if hidden_gradient is not None and weight_gradient is not None:
+                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform_word) * counted[chunk]
+                weight_gradient += (logits.flatten(0, 1).T @ h.flatten(0, 1))[: len(weight)]
+                if bias_gradient is not None:
+                    bias_gradient += (of_words * counted[chunk].to(dtype)).sum((0, 1), dtype=torch.float32)
+        if hidden_gradient is not None and weight_gradient is not None:
+            ctx.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, of_loss: Tensor, of_nll: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (None if gradient is None else gradient * of_loss for gradient in ctx.saved_tensors)
+        return *gradients, None, None, None, None, None, None, None
+
+
+def _gradients_in_place(
+    logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, r_drop: float
+) -> tuple[Tensor, Tensor]:
+    """What logits (P, N, V) of targets (N,) add to the loss but for the uniform part's logits, and to the plain sum.
+
+    The logits become the gradients of the first, also those of tokens that do not count: there both passes have the same, and
+    the caller sees to it that nothing comes of them.
+    """
+    scores = logits.float()
+    targets = targets[:, None].expand(len(logits), -1, -1)
+    p = scores.softmax(-1)
+    # log p = score - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
+    log_normaliser = scores.amax(-1) - p.amax(-1).log()
+    nll = ((log_normaliser - scores.gather(-1, targets)[..., 0]) * real).sum()
+    loss = (1 - smoothing) * nll + smoothing * (log_normaliser * real).sum()
+    if r_drop and len(logits) == 2:
+        log_ratio = scores[0] - scores[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
+        disagreement, gradients = _disagreement(p[0], p[1], log_ratio)
+        loss += r_drop * disagreement
+        for p_of_pass, gradient in zip(p, gradients, strict=True):
+            p_of_pass.add_(gradient, alpha=r_drop)
+    p.scatter_add_(-1, targets, p.new_full((1, 1, 1), smoothing - 1).expand_as(targets))
+    logits.copy_(p)
+    return loss, nll
+
+
+def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The mean of KL(p1 || p2) and KL(p2 || p1), summed over tokens, and its gradients at the logits of both.
+
+    p1, p2 and log_ratio = log p1 - log p2 (N, V) -> a scalar, and twice (N, V). The gradient of KL(p1 || p2) is
+    p1 (log_ratio - KL(p1 || p2)) at the first logits and p2 - p1 at the second.
+    """
+    gradient1, gradient2 = p1 * log_ratio, p2 * -log_ratio
+    kl1, kl2 = gradient1.sum(-1, keepdim=True), gradient2.sum(-1, keepdim=True)
+    gradient1.addcmul_(p1, 1 - kl1).sub_(p2)
+    gradient2.addcmul_(p2, 1 - kl2).sub_(p1)
+    return 0.5 * (kl1 + kl2).sum(), (gradient1.mul_(0.5), gradient2.mul_(0.5))

@@ -1,0 +1,100 @@
+"""What a model in training does on the validation split: measured and shown.
+
+It knows nothing of search: it translates through a function it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from translator.data.batching import Batch, BatchSource
+from translator.data.preparation import Corpus
+from translator.metrics.scores import score
+from translator.model.attention_maps import cross_attention
+from translator.model.transformer import Transformer
+from translator.runs.tensorboard import Tracker
+from translator.runtime.console import say
+from translator.runtime.distributed import decide, gather, share, totals
+from translator.runtime.errors import UserError
+
+SAMPLE_TRANSLATIONS = 5
+# Tokens of a side of the pair whose attention is drawn: of more, a picture is too large.
+LONGEST_DRAWN = 100
+
+Translate = Callable[[Sequence[str]], list[str]]
+Metrics = dict[str, float]
+
+
+class Validator:
+    """Measures `model`, as it stands, on a corpus's validation split."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        model: Transformer,
+        translate: Translate,
+        loss: Callable[[Batch], tuple[Tensor, Tensor]],
+        *,
+        language: str,
+        metric: str,
+        max_tokens: int,
+    ) -> None:
+        """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `language`: that it translates to.
+        `metric`: which decides; TER, which may take long, is measured only where it does. `max_tokens`: the most in a
+        batch of several.
+
+        UserError where a sentence is longer than the model's learned positions.
+        """
+        self.corpus = corpus
+        self.model = model
+        self.translate = translate
+        self.language = language
+        self.metric = metric
+        self.loss = loss
+        tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+        longest = max(max(corpus.validation[f"{side}_length"], default=0) for side in ("source", "target"))
+        if model.config.positions == "learned" and longest > model.config.max_positions:
+            raise UserError(
+                f"data.validation: a sentence has {longest:,} tokens, more than model.max_positions="
+                f"{model.config.max_positions:,}; raise that, or leave the sentence out")
+        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0, any_length=True)
+        lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
+        self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)  # which pair, if any
+
+    @torch.no_grad()
+    def measure(self) -> tuple[Metrics, list[str]]:
+        """Loss, perplexity and translation scores, and the translations. Several processes share the work, and know it all."""
+        self.model.eval()
+        loss = nll = tokens = 0.0
+        for number in share(range(len(self.batches.plan(0)))):
+            batch = self.batches.batch(0, number)
+            batch_loss, batch_nll = self.loss(batch)
+            loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
+        loss, nll, tokens = totals(loss, nll, tokens)
+        translations = gather(self.translate(share(self.corpus.validation["source"])))
+        references = list(self.corpus.validation["target"])
+        scores = decide(lambda: score(translations, references, self.language, ter=self.metric == "ter"))
+        metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
+        return metrics | {name: value.value for name, value in scores.items()}, translations
+
+    def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
+        """Report what `measure` found on the console and in TensorBoard, with samples and an attention map."""
+        say(f"update {update:,}: validation BLEU {metrics['bleu']:.2f}  chrF {metrics['chrf']:.2f}  "
+            f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
+        tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
+        samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
+        rows = zip(samples["source"], translations, samples["target"], strict=False)
+        tracker.table(update, "validation/samples", [("source", "translation", "reference"), *rows])
+        if self._drawn is not None:
+            tracker.attention_map(update, "validation/attention", *self._attention_of(self.corpus.validation[self._drawn]))
+
+    def _attention_of(self, pair: dict[str, Any]) -> tuple[Tensor, list[str], list[str]]:
+        """The last layer's cross-attention (H, T, S) for a pair, and both sides' pieces."""
+        cross = cross_attention(self.model, pair["source_ids"], pair["target_ids"])
+        return (cross[-1], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
+                self.corpus.target_tokenizer.pieces(pair["target_ids"]))

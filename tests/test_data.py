@@ -788,7 +788,8 @@ def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     """Killed at the worst moment: all but the report is written."""
     write_pairs(tmp_path / "a.tsv", PAIRS)
     program = (
-        "import os, sys; from pathlib import Path; from tests.test_data import prepared; from translator.data import preparation as data\n"
+        "import os, sys; from pathlib import Path; from tests.test_data import prepared\n"
+        "from translator.data import preparation as data\n"
         "data._save_report = lambda *_: os.kill(os.getpid(), 9)\n"
         "prepared(Path(sys.argv[1]) / 'cache', train=sys.argv[1] + '/a.tsv')")
     result = subprocess.run(

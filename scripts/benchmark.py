@@ -38,7 +38,7 @@ from translator.evaluation.held_out import data_of
 from translator.inference.workers import Job
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import require_writable, writing
-from translator.runtime.console import require_stdout, say
+from translator.runtime.console import log, require_stdout
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import DecodingPrecision, resolve_device, resolve_precision
 from translator.runtime.errors import UserError
@@ -128,7 +128,7 @@ def train(config: RunConfig, device: torch.device, precision: torch.dtype, optio
         tempfile.TemporaryDirectory() as folder,
         closing(Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)) as trainer,
     ):
-        say(f"training {options.repeats} x {options.updates} updates")
+        log(f"training {options.repeats} x {options.updates} updates")
         return measure_training(trainer, updates=options.updates, repeats=options.repeats, trace=options.trace)
 
 
@@ -148,12 +148,12 @@ def decode(device: torch.device, search: SearchConfig, options: argparse.Namespa
     jobs = {name: Job((str(options.run),), device.type, name, search, details=False) for name in precisions}
     jobs[precisions[0]].load()  # a run that cannot be read is told before its data are
     sources = list(load_split(data, "test")["source"])[: options.sentences]
-    say(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
+    log(f"decoding {len(sources)} sentences in each setting, {options.repeats} times")
     by_precision: dict[str, object] = {}
     for name, job in jobs.items():
         by_precision[name] = figures = measure_decoding(job, sources, repeats=options.repeats, workers=options.workers)
         for line in decoding_table(name, figures):
-            say(line)
+            log(line)
     return by_precision
 
 
@@ -162,13 +162,13 @@ def decode_side_by_side(device: torch.device, search: SearchConfig, options: arg
     if device.type not in SETTINGS:
         raise UserError(f"--beside: the others do not run on {device.type}; give device=cpu")
     test = load_split(data_of(RunFolder(options.run)), "test")[: options.sentences]
-    say(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
+    log(f"decoding {len(test['source'])} sentences in each system, {options.repeats} times")
     figures = measure_side_by_side(
         options.run, list(test["source"]), list(test["target"]), search, device=device.type,
         formats=sorted(set(options.beside)), precisions=options.decode_in or precisions_on(device),
         repeats=options.repeats, workers=options.workers)
     for line in side_by_side_table(figures):
-        say(line)
+        log(line)
     return figures
 
 

@@ -18,7 +18,7 @@ from translator.bench.benchmark import describe_machine, require_fresh
 from translator.config.building import from_hydra
 from translator.config.options import RunConfig
 from translator.data.tatoeba import fetch_default
-from translator.runtime.console import require_stdout, say
+from translator.runtime.console import log, require_stdout
 from translator.runtime.device import resolve_device, resolve_precision
 from translator.runtime.errors import UserError
 
@@ -45,7 +45,7 @@ def main() -> None:
     if set(tables) & set(corpus_growth.TABLES):
         fetch_default(config.data.path)
     for name in tables:
-        say(f"measuring how cost grows with {name}")
+        log(f"measuring how cost grows with {name}")
         for number, row in enumerate(TABLES[name](config)):
             if number == 0:
                 print(f"\n## {name.capitalize()}\n")

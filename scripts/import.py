@@ -17,7 +17,7 @@ from translator.config.options import RunConfig
 from translator.pretrained import adopt, load_pretrained
 from translator.runs.run_folder import RunFolder, place_of
 from translator.runtime.atomic_files import require_writable
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 from translator.runtime.file_lock import sole_user
 
@@ -44,7 +44,7 @@ def main(composed: DictConfig) -> None:
         folder.create(config, pretrained.tokenizers, {})
         folder.begin_with(pretrained.weights)
     run = shlex.quote(str(folder.path))
-    say(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
+    log(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
         f"Next:\n  make translate TEXT=\"...\" RUN={run}\n  make train ARGS=\"init={run} data=...\"")
 
 

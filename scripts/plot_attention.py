@@ -19,7 +19,7 @@ from translator.model.attention_maps import attention_maps
 from translator.runs.plots import draw_attention, png, undrawn
 from translator.runs.run_folder import chosen_runs, require_not_of_a_run
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID
@@ -54,7 +54,7 @@ def main(composed: DictConfig) -> None:
         write_bytes(folder / f"{name}.png", png(figure))
         print(folder / f"{name}.png")
     if missing := undrawn([*of_source, *of_target]):
-        say(f"no installed font has {missing}: shown by code points; a font such as Noto Sans CJK has most")
+        log(f"no installed font has {missing}: shown by code points; a font such as Noto Sans CJK has most")
 
 
 def pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ from translator.config.building import from_hydra
 from translator.config.commands import ServeConfig
 from translator.runs.run_folder import chosen_runs
 from translator.runtime.atomic_files import read_plain
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.errors import UserError
 
@@ -43,7 +43,7 @@ def main(composed: DictConfig) -> None:
         server = Server(create_app(Api(service, config, keys)), config.max_connections)
         host, port = listening.getsockname()[:2]
         pairs = ", ".join(f"{source} to {target}" for source, target in service.translators)
-        say(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
+        log(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
         server.run(sockets=[listening])
     finally:
         service.close()

@@ -27,13 +27,13 @@ from translator.inference.translator import TOKENS_ON_CPU, Translator
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import name_of_precision, resolve_device, resolve_precision
-from translator.runtime.distributed import decide, first, size, together
+from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
 from translator.runtime.file_lock import sole_user
-from translator.runtime.memory import telling_of_memory
+from translator.runtime.memory import advise_when_out_of_memory
 from translator.runtime.signals import Interrupted
 from translator.text.tokenizer import Tokenizer
 from translator.training.batch_fitting import MOST, fitting_batch_tokens
@@ -58,8 +58,8 @@ def main(composed: DictConfig) -> None:
         tune_cpu(training=True)
         folder = RunFolder(place_of(config.runs) / config.name)
         with (
-            together(config.device, minutes=config.train.timeout_minutes),
-            sole_user(folder.path) if first() else nullcontext(),
+            process_group(config.device, minutes=config.train.timeout_minutes),
+            sole_user(folder.path) if is_main_process() else nullcontext(),
         ):
             begin(config, folder, named)
 
@@ -74,17 +74,17 @@ def begin(config: RunConfig, folder: RunFolder, named: Sequence[str]) -> None:
         else:
             pretrained = load_pretrained(str(folder.path) if folder.has_begun() else config.init, config)
         config = adopt(config, pretrained, named)
-        say(f"start      the model and the vocabulary of {pretrained.source}")
+        log(f"start      the model and the vocabulary of {pretrained.source}")
         if not {"optim", "experiment"} & {option.split(".")[0] for option in named}:
-            say(f"warning: init={config.init}: the default optimizer is meant for random weights, and its rate, "
+            log(f"warning: init={config.init}: the default optimizer is meant for random weights, and its rate, "
                 f"{config.optim.lr:g}, unlearns much of a trained model. Use experiment=finetune, or choose optim")
-    config = decide(lambda: settle(config, folder, device))
+    config = broadcast_from_main(lambda: settle(config, folder, device))
     fetch_default(config.data.path)
     tokenizers = None if pretrained is None else pretrained.tokenizers
     if config.train.batch_tokens == "auto":
         config = with_fitting_batches(config, device, tokenizers)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=tokenizers)
-    say(describe(corpus.report))
+    log(describe(corpus.report))
     train(config, folder, corpus, device, pretrained)
 
 
@@ -92,43 +92,44 @@ def train(
     config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device, pretrained: Pretrained | None
 ) -> None:
     """Train in the folder to the end, or as far as signals let, and tell the outcome."""
-    if size() > config.train.batches_of_update:
-        say(f"warning: with train.accumulation={config.train.batches_of_update} some of {size()} processes have nothing to do")
+    if world_size() > config.train.batches_of_update:
+        log(f"warning: train.accumulation={config.train.batches_of_update}: some of {world_size()} processes have no work")
     weights = {} if pretrained is None else pretrained.weights
     model = new_model(config, corpus)
     translator = Translator.of(
         model, corpus.source_tokenizer, corpus.target_tokenizer, search=config.search,
         trained_on=TrainingStatistics.of(corpus.report))
     require_search(translator, corpus)
-    decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
+    broadcast_from_main(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
     if weights:
         load_into(model, weights, folder.model_file)
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
-    elif config.model.embeddings == "cooccurrence" and not decide(folder.checkpoints.resumable):
+    elif config.model.embeddings == "cooccurrence" and not broadcast_from_main(folder.checkpoints.resumable):
         embed_by_cooccurrence(model, corpus, config.seed)
     precision = resolve_precision(config.precision, device)
     greedy = config.search.plain(config.train.validation_beam)
     if greedy.batch_tokens == "auto":  # a GPU's memory is for training, and greedily it wins little by larger batches
         greedy = dataclasses.replace(greedy, batch_tokens=TOKENS_ON_CPU)
-    with telling_of_memory(TOO_LARGE):
+    with advise_when_out_of_memory(TOO_LARGE):
         model = model.to(device)
         trainer = Trainer(
             config, folder, corpus, model, lambda texts: translator(texts, greedy), precision=precision)
     try:
         plan = plan_of(trainer)
         if config.train.validate_every is None:
-            config = trainer.config = decide(lambda: with_validations(config, plan))
-            decide(lambda: folder.create(config, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.report))
+            config = trainer.config = broadcast_from_main(lambda: with_validations(config, plan))
+            tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
+            broadcast_from_main(lambda: folder.create(config, tokenizers, corpus.report))
         say_plan(plan, trainer, corpus, device, precision)
         if pretrained is not None:  # only now: a start that failed, for want of memory say, must leave the options free
-            decide(lambda: folder.begin_with(weights_of(model)))
+            broadcast_from_main(lambda: folder.begin_with(weights_of(model)))
         outcome = trainer.fit()
     except Interrupted as stop:
-        say(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
+        log(f"Stopped at update {trainer.state.update:,}, saved in {folder.path}. The same command goes on from there.")
         sys.exit(stop.exit_code)
     finally:
         trainer.close()
-    if first():
+    if is_main_process():
         load_into(model, folder.load_weights(), folder.model_file)
         report(outcome, translator, corpus, config, folder)
 
@@ -140,7 +141,7 @@ def require_search(translator: Translator, corpus: Corpus) -> None:
     if refusals := [plan for plan in plans if isinstance(plan, str)]:
         if len(refusals) == len(sources):
             raise UserError(f"no sentence of validation can be translated: {refusals[0]}")
-        say(f"warning: {len(refusals):,} of {len(sources):,} sentences of validation count as wrong, the first: {refusals[0]}")
+        log(f"warning: {len(refusals):,} of {len(sources):,} sentences of validation count as wrong, the first: {refusals[0]}")
 
 
 def with_fitting_batches(
@@ -150,7 +151,7 @@ def with_fitting_batches(
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
     model = new_model(config, corpus, device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
-    say(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
+    log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
     return dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=tokens))
 
 
@@ -183,7 +184,7 @@ def settle(config: RunConfig, folder: RunFolder, device: torch.device) -> RunCon
 def settled(config: RunConfig, device: torch.device) -> RunConfig:
     """The options with what `auto` and null come to here and now."""
     return dataclasses.replace(
-        config, train=dataclasses.replace(config.train, accumulation=config.train.accumulation or size()),
+        config, train=dataclasses.replace(config.train, accumulation=config.train.accumulation or world_size()),
         precision=name_of_precision(resolve_precision(config.precision, device)))
 
 
@@ -222,29 +223,29 @@ def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device,
     every = trainer.config.train.interval
     validation = f"{'with' if plan.by_clock else 'and'} a validation every {f'{every:,} updates' if every > 1 else 'update'}"
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
-    say(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
+    log(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
         f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.unit}s, in "
         f"{plan.updates * plan.seconds / 60:.0f} minutes at {plan.seconds:.2f} s an update, {validation}")
     if trainer.state.update:
-        say(f"resuming   from update {trainer.state.update:,}")
+        log(f"resuming   from update {trainer.state.update:,}")
 
 
 def report(
     outcome: Outcome, translator: Translator, corpus: Corpus, config: RunConfig, folder: RunFolder
 ) -> None:
     """The test score of the chosen weights, a few translations, and what to type next."""
-    say(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
+    log(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
     sources, references = list(corpus.test["source"]), list(corpus.test["target"])
     evaluation = evaluate(translator, sources, references, config.search, config.data.language)
-    say(describe_evaluation(evaluation))
+    log(describe_evaluation(evaluation))
     evaluation.save(folder.path / "evaluation-test")
     for source, hypothesis, reference in list(
             zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True))[:SAMPLE_TRANSLATIONS]:
-        say(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
+        log(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
     run = shlex.quote(str(folder.path))
-    say(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n"
+    log(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n"
         f"  make board")
 
 

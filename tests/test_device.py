@@ -18,7 +18,7 @@ from translator.runtime import cpu, device
 from translator.runtime.cpu import multiply_by_onednn, onednn
 from translator.runtime.device import DecodingPrecision, resolve_device
 from translator.runtime.errors import UserError
-from translator.runtime.memory import OutOfMemory, telling_of_memory
+from translator.runtime.memory import OutOfMemory, advise_when_out_of_memory
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
@@ -114,5 +114,5 @@ def test_a_device_that_is_full_is_told_as_a_model_is_loaded(run_folder: Path, mo
     (BackendError("MPS backend out of memory"), True), (BackendError("no C++ compiler"), False),
     (RuntimeError("shapes differ"), False), (NotImplementedError("for this backend"), False)])
 def test_nothing_but_memory_is_told_as_memory(error: Exception, of_memory: bool) -> None:
-    with pytest.raises(OutOfMemory if of_memory else type(error)), telling_of_memory("lower train.batch_tokens"):
+    with pytest.raises(OutOfMemory if of_memory else type(error)), advise_when_out_of_memory("lower train.batch_tokens"):
         raise error

@@ -27,7 +27,17 @@ from translator.config.options import RunConfig
 from translator.data.preparation import Corpus
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import load_tensors
-from translator.runtime.distributed import decide, divide, first, gather, shard, share, together, totals, wholes
+from translator.runtime.distributed import (
+    broadcast_from_main,
+    full_tensors_on_main,
+    gather,
+    is_main_process,
+    map_rows,
+    own_items,
+    process_group,
+    shard_module,
+    sum_over_processes,
+)
 from translator.runtime.errors import UserError
 from translator.runtime.signals import Interrupted
 from translator.text.tokenizer import Tokenizer
@@ -51,7 +61,7 @@ def _child(rank: int, count: int, port: int, work: Callable[..., None], argument
     faulthandler.enable()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port)}
-    with together("cpu", minutes=1):
+    with process_group("cpu", minutes=1):
         group = weakref.ref(dist.group.WORLD) if count > 1 else None
         work(*arguments)
     assert group is None or group() is None  # the threads of a group that outlives this may abort the process while Python ends
@@ -61,7 +71,7 @@ def train(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> None:
     corpus = Corpus(
         rows(tokenizer, PAIRS[8:]), rows(tokenizer, PAIRS[:7]), rows(tokenizer, PAIRS[:8]), tokenizer, tokenizer, {})
     run = RunFolder(folder)
-    decide(lambda: run.create(config, (tokenizer, tokenizer), {}))
+    broadcast_from_main(lambda: run.create(config, (tokenizer, tokenizer), {}))
     Trainer(config, run, corpus, new_model(config, corpus), echo, precision=torch.float32).fit()
 
 
@@ -135,10 +145,10 @@ def keep_wholes() -> None:
     torch.manual_seed(1)
     module = torch.nn.Linear(4, 3)
     expected = {name: weight.detach().clone() for name, weight in module.named_parameters()}
-    if not first():
+    if not is_main_process():
         torch.nn.init.zeros_(module.weight)  # as it may have come out otherwise on another machine
-    kept = wholes(dict(shard(module, [], minutes=1).named_parameters()) | {"count": torch.ones(())})
-    assert all(torch.equal(kept[name], expected[name]) for name in expected) if first() else list(kept) == ["count"]
+    kept = full_tensors_on_main(dict(shard_module(module, [], minutes=1).named_parameters()) | {"count": torch.ones(())})
+    assert all(torch.equal(kept[name], expected[name]) for name in expected) if is_main_process() else list(kept) == ["count"]
 
 
 def test_of_shards_the_first_process_alone_keeps_what_they_make_together():
@@ -147,10 +157,10 @@ def test_of_shards_the_first_process_alone_keeps_what_they_make_together():
 
 def agree() -> None:
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    assert totals(rank, 1) == [sum(range(count)), count]
-    assert decide(lambda: rank) == 0
+    assert sum_over_processes(rank, 1) == [sum(range(count)), count]
+    assert broadcast_from_main(lambda: rank) == 0
     items = list(range(10))
-    assert gather([item * item for item in share(items)]) == [item * item for item in items]
+    assert gather([item * item for item in own_items(items)]) == [item * item for item in items]
     worked_on = []
 
     def double(rows: torch.Tensor) -> torch.Tensor:
@@ -159,7 +169,7 @@ def agree() -> None:
 
     for length in (1, 3, 7):
         rows = torch.randn(length, 2, 3, generator=torch.Generator().manual_seed(length))
-        assert torch.equal(divide(double, rows), 2 * rows.double())
+        assert torch.equal(map_rows(double, rows), 2 * rows.double())
     assert worked_on == [1, 1, 3]  # of three processes
 
 
@@ -168,7 +178,7 @@ def fail() -> None:
         raise UserError("what the user did")
 
     try:
-        decide(trouble)
+        broadcast_from_main(trouble)
     except UserError:
         assert os.environ["RANK"] == "0"
         raise SystemExit(7) from None
@@ -177,8 +187,8 @@ def fail() -> None:
 def test_sums_decisions_and_shares():
     assert processes(3, agree) == [0, 0, 0]
     assert processes(3, fail) == [7, 2, 2]  # the first tells, the others leave
-    assert totals(2, 3) == [2, 3]
-    assert gather(share([1, 2])) == [1, 2]
+    assert sum_over_processes(2, 3) == [2, 3]
+    assert gather(own_items([1, 2])) == [1, 2]
 
 
 OPTIONS = [

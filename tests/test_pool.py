@@ -77,7 +77,7 @@ def test_a_stopped_worker_is_waited_for_and_told_of(monkeypatch):
             os.kill(worker.pid, signal.SIGCONT)
 
     monkeypatch.setattr(pool, "PATIENCE", 3)
-    monkeypatch.setattr(pool, "say", wake)
+    monkeypatch.setattr(pool, "log", wake)
     assert list(in_order(killed, [0, signal.SIGSTOP, 0], workers=2, remedy="")) == [None] * 3
     assert told
     assert "none of the 2 workers has answered; still waiting" in told[0]

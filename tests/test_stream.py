@@ -22,7 +22,7 @@ from translator.data import cleaning, sources, text_files
 from translator.data import preparation as data
 from translator.data.preparation import Corpus, prepare
 from translator.data.stream import WindowSource
-from translator.runtime.distributed import rank, size
+from translator.runtime.distributed import rank, world_size
 from translator.runtime.errors import UserError
 
 TRAIN, VALIDATION, TEST = PAIRS[40:], PAIRS[:20], PAIRS[20:40]
@@ -154,7 +154,7 @@ def walk(folder: Path, config: RunConfig, corpus: Corpus) -> None:
         source = source_of(config, corpus, sampling=0.2)
         made = [targets(source, window) for window in (0, 1, 3)]
         source.close()
-    (folder / f"{size()}-{rank()}.json").write_text(json.dumps([made, looked_at]))
+    (folder / f"{world_size()}-{rank()}.json").write_text(json.dumps([made, looked_at]))
 
 
 def test_any_number_of_processes_makes_the_same_windows_of_a_share_each(tmp_path):

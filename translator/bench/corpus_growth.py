@@ -33,7 +33,7 @@ from translator.data.sources import SPLITS
 from translator.data.stream import WindowSource
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import resolve_device, resolve_precision
-from translator.runtime.distributed import together
+from translator.runtime.distributed import process_group
 from translator.runtime.errors import one_line
 from translator.runtime.memory import peak_memory
 from translator.training.trainer import new_model
@@ -242,5 +242,5 @@ def _of_one_job(rank: int, count: int, port: int, function: Callable[..., Result
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port)}
     tune_cpu()
-    with together("cpu", minutes=10):
+    with process_group("cpu", minutes=10):
         return function(*arguments)

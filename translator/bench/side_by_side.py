@@ -28,7 +28,7 @@ from translator.export.decoding import Decoding, expressible
 from translator.inference.workers import Job
 from translator.metrics.scores import score
 from translator.runs.run_folder import RunFolder
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import DecodingPrecision
 
@@ -188,7 +188,7 @@ def _of_file(
     for number, (name, system) in itertools.product(range(1, rounds + 1), systems.items()):
         rate, texts[name] = in_fresh_process(system.of_file, sources, beam_size, workers=workers, singly=singly)
         rates[name].append(rate)
-        say(f"beam {beam_size}, {'singly' if singly else 'file'}, round {number}: {name} {rate:,.1f} sentences/s")
+        log(f"beam {beam_size}, {'singly' if singly else 'file'}, round {number}: {name} {rate:,.1f} sentences/s")
     return rates, texts
 
 

@@ -32,7 +32,7 @@ from translator.data.text_files import (
     require_file,
     version_of,
 )
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError, one_line
 
 # Of a table. Types are guessed in any beyond these, where a number may cost its zeros and some later text the file.
@@ -90,7 +90,7 @@ def files_of(config: DataConfig) -> list[Path]:
         files = {Path(file["filename"]) for rows in _saved_splits(path).values() for file in rows.cache_files}
         folders = {Path(path), *(file.parent for file in files)}
         return sorted(files.union(*(folder.glob("*.json") for folder in folders)))
-    with telling(f"data.path={path}"), tempfile.TemporaryDirectory() as scratch:
+    with as_user_error(f"data.path={path}"), tempfile.TemporaryDirectory() as scratch:
         builder = _builder(path, scratch, **_named(config))
     wanted = [split for split in (config.train, config.validation, config.test) if isinstance(split, str)]
     files = {Path(file) for files in _of_splits(builder, *wanted).values() for file in files}
@@ -131,7 +131,7 @@ def _load_saved(path: str, value: str) -> Dataset:
 
 def _saved_splits(path: str) -> dict[str, Dataset]:
     """Return the splits of a dataset that was saved to disk; UserError where a file of theirs lies elsewhere."""
-    with telling(f"data.path={path}"):
+    with as_user_error(f"data.path={path}"):
         saved = datasets.load_from_disk(path)
     splits = {str(saved.split or "train"): saved} if isinstance(saved, Dataset) else dict(saved)
     for file in (Path(file["filename"]) for rows in splits.values() for file in rows.cache_files):
@@ -166,7 +166,7 @@ def _load_local(config: DataConfig, path: str, split: str, streaming: bool, **op
         builder.download_and_prepare(verification_mode="no_checks")
         for name, info in builder.info.splits.items():
             if info.num_examples != described.get(name, info.num_examples):
-                say(f"warning: data.path={path}: its card says that {name} has {described[name]:,} rows; it has "
+                log(f"warning: data.path={path}: its card says that {name} has {described[name]:,} rows; it has "
                     f"{info.num_examples:,}")
         return builder.as_dataset(split)
 
@@ -250,7 +250,7 @@ def folder_in_cache(config: DataConfig) -> tempfile.TemporaryDirectory[str]:
 
 
 @contextmanager
-def telling(where: str, file: Path | None = None) -> Iterator[None]:
+def as_user_error(where: str, file: Path | None = None) -> Iterator[None]:
     """Turn whatever keeps data from loading into a UserError; of a `file` that is text, with the place."""
     try:
         yield

@@ -16,7 +16,7 @@ from datasets.table import InMemoryTable
 
 from translator.config.languages import tag_of
 from translator.config.options import DataConfig
-from translator.data.loading import READERS, folder_in_cache, load_path, load_table, telling
+from translator.data.loading import READERS, as_user_error, folder_in_cache, load_path, load_table
 from translator.data.text_files import Version, kind_of, read_lines, version_of, warn_of_line_breaks
 from translator.runtime.errors import UserError
 
@@ -40,7 +40,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     if split == "train" and config.window is not None:
         return next(windows(config))
     where = _where(config, split)
-    with telling(where, Path(value) if config.path is None and isinstance(value, str) else None):
+    with as_user_error(where, Path(value) if config.path is None and isinstance(value, str) else None):
         rows = load_path(config, value) if config.path is not None else _load_files(config, value, where)
         _require_header(rows, rows.column_names, config, where)
         pairs = _pairs_of_text(rows, config, where)
@@ -63,7 +63,7 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
         empty = True
         for table in _whole(_tables(config, where), where):
             if number >= start:
-                with telling(where):
+                with as_user_error(where):
                     pairs = _pairs_of_text(Dataset(InMemoryTable(table)), config, where)
                 yield pairs
             number, empty = number + 1, False
@@ -76,7 +76,7 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
 def _tables(config: DataConfig, where: str) -> Iterator[pa.Table]:
     """One pass over the rows of train, as tables of `data.window` rows."""
     assert config.window is not None  # else nobody asks
-    with telling(where, Path(config.train) if config.path is None and isinstance(config.train, str) else None):
+    with as_user_error(where, Path(config.train) if config.path is None and isinstance(config.train, str) else None):
         if config.path is None and not isinstance(config.train, str):
             yield from _tables_of_lines(config, config.train, where)
             return
@@ -100,7 +100,7 @@ def _whole(tables: Iterator[pa.Table], where: str) -> Iterator[pa.Table]:
             yield held
             held = table
         else:
-            with telling(where):
+            with as_user_error(where):
                 held = pa.concat_tables([held, table], promote_options="permissive")
     yield held
 

@@ -16,7 +16,7 @@ from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import Counts, HeldOut, clean
 from translator.data.preparation import Corpus, describe_counts, encoded
 from translator.data.sources import windows
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.distributed import SideGroup
 from translator.runtime.errors import UserError
 
@@ -85,7 +85,7 @@ class WindowSource:
         if not counts.kept:
             raise UserError(
                 f"data.train: no pair is left after cleaning of {told}; mend these, or start anew with a larger data.window")
-        say(told)
+        log(told)
         return BatchSource(
             _dataset(tokens), tokenizers, max_tokens=self.max_tokens, seed=self.seed, longest=self.longest,
             sampling=self.sampling)

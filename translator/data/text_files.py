@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from translator.data.file_signatures import HEAD, other_content
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 # A file's path, size and times of change.
@@ -185,4 +185,4 @@ def warn_of_line_breaks(table: pa.Table, where: str) -> None:
 @cache
 def _say_once(text: str) -> None:
     """A stream comes by again and again."""
-    say(text)
+    log(text)

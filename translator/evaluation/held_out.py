@@ -12,7 +12,7 @@ from translator.data.cleaning import READ_ROWS, Counts, same_sentence, with_text
 from translator.data.preparation import SIDES, digest, load_split
 from translator.data.sources import read
 from translator.runs.run_folder import RunFolder
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 # The languages to translate from and to; None for all those that a model has.
@@ -85,10 +85,10 @@ def warn_of_learned(
         try:
             count = _learned(folder, sources, references)
         except UserError as error:
-            say(f"warning: whether {run} was trained on some of these sentences cannot be told: {error}")
+            log(f"warning: whether {run} was trained on some of these sentences cannot be told: {error}")
         else:
             if count:
-                say(f"warning: {run} was trained on {count:,} of these {len(sources):,} sentences, or on their translations: "
+                log(f"warning: {run} was trained on {count:,} of these {len(sources):,} sentences, or on their translations: "
                     "its scores are too good; compare on files that none has seen, by source_file= and reference_file=")
 
 

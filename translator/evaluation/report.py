@@ -30,7 +30,7 @@ from translator.runs.plots import History, draw_attention, draw_curves, draw_sco
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
 from translator.runtime.atomic_files import require_writable, write_bytes, write_text, writing
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.device import resolve_device, settled_precision
 from translator.runtime.environment import environment
 from translator.runtime.errors import UserError
@@ -179,7 +179,7 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
             raise UserError(f"{options.split} has no sentences")
     except UserError as error:
         trouble = str(error)
-        say(f"warning: {path} was not evaluated: {trouble}")
+        log(f"warning: {path} was not evaluated: {trouble}")
     else:  # what goes wrong from here on is the options' fault
         warn_of_learned([path], own.path, options.split, sources, references)
         evaluation = evaluate(
@@ -196,7 +196,7 @@ def newest_state(folder: RunFolder, config: RunConfig) -> TrainingState | None:
         try:
             return state_of(folder.checkpoints.load_state(update), folder.checkpoints.path, config.train.metric)
         except UserError as damage:
-            say(f"warning: {damage}")
+            log(f"warning: {damage}")
     return None
 
 

@@ -24,7 +24,7 @@ class Details:
     alignment: tuple[tuple[int, int], ...] = ()  # numbers of source and target words, from 0
 
 
-def tell(
+def collect_details(
     rated: Iterable[tuple[tuple[Ids, Ids], Rating]], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
     options: SearchConfig,
 ) -> Details:

@@ -15,7 +15,7 @@ import torch
 
 from translator.config.options import SearchConfig
 from translator.data.batching import pad
-from translator.inference.details import Details, tell
+from translator.inference.details import Details, collect_details
 from translator.inference.mbr import by_expected_score
 from translator.inference.omissions import joined_sentences, lost_numbers, short_output
 from translator.inference.planning import NOTHING, Planner, TrainingStatistics, Unit
@@ -25,10 +25,10 @@ from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, load_into, require_fit
 from translator.model.without_hooks import bare
 from translator.runs.run_folder import RunFolder
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.device import DecodingPrecision, resolve_device
 from translator.runtime.errors import UserError
-from translator.runtime.memory import OutOfMemory, telling_of_memory
+from translator.runtime.memory import OutOfMemory, advise_when_out_of_memory
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import Model
 from translator.search.ensemble import Ensemble
@@ -71,7 +71,8 @@ class Translator:
             weights = folder.load_weights()
             with torch.device("meta"), SkipInit():  # where a model takes no memory, whatever sizes config.yaml says
                 require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
-            with telling_of_memory(f"{run} does not fit beside what {where.type} holds already; free some, or use device=cpu"):
+            with advise_when_out_of_memory(
+                    f"{run} does not fit beside what {where.type} holds already; free some, or use device=cpu"):
                 with SkipInit():
                     model = Transformer(config.model, *map(len, tokenizers))
                 load_into(model, weights, folder.model_file)
@@ -183,7 +184,7 @@ class Translator:
     def _details(self, pairs: Sequence[Sequence[tuple[Ids, Ids]]], options: SearchConfig) -> list[Details]:
         ratings = iter(self.rate([pair for of_text in pairs for pair in of_text], options))
         return [
-            tell([(pair, next(ratings)) for pair in of_text], self.source_tokenizer, self.target_tokenizer, options)
+            collect_details([(pair, next(ratings)) for pair in of_text], self.source_tokenizer, self.target_tokenizer, options)
             for of_text in pairs]
 
     def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
@@ -346,14 +347,14 @@ class Translator:
             most = min(self.tokens_at_once(options), self._suffices)
             batch = waiting[: max(1, most // sizes[waiting[0]])]
             try:
-                with telling_of_memory(f"lower search.beam_size={options.beam_size}, or search.max_source_tokens"):
+                with advise_when_out_of_memory(f"lower search.beam_size={options.beam_size}, or search.max_source_tokens"):
                     results = work(batch)
             except OutOfMemory:
                 if len(batch) == 1:
                     raise
                 tried = len(batch) * sizes[batch[0]]
                 self._suffices = tried // 2
-                say(f"warning: no memory for a batch of {tried} tokens; going on as with search.batch_tokens={self._suffices}")
+                log(f"warning: no memory for a batch of {tried} tokens; going on as with search.batch_tokens={self._suffices}")
                 continue
             yield from zip(batch, results, strict=True)
             del waiting[: len(batch)]

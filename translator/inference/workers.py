@@ -14,7 +14,7 @@ from translator.config.options import SearchConfig
 from translator.inference.details import Details
 from translator.inference.translation import Request, Translation
 from translator.inference.translator import CHUNK, Translator
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import DecodingPrecision
 from translator.runtime.process_pool import answering, in_order
@@ -69,7 +69,7 @@ def _at_most_cores(workers: int) -> int:
     """Return the number of workers to start: more than there are cores would only take memory, which is said."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers > cores:
-        say(f"workers={workers}: only {cores} are started, one for each core")
+        log(f"workers={workers}: only {cores} are started, one for each core")
     return min(workers, cores)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from translator.runtime.atomic_files import Weights
-from translator.runtime.distributed import held_like
+from translator.runtime.distributed import shard_like
 from translator.runtime.errors import UserError
 
 # What fills a tensor with random numbers as a model is made, and returns it.
@@ -48,4 +48,4 @@ def load_into(model: nn.Module, weights: Weights, where: Path) -> None:
     """Copy weights into a model that has such."""
     require_fit(model, weights, where)
     for name, parameter in model.named_parameters():
-        parameter.copy_(held_like(weights[name], parameter))
+        parameter.copy_(shard_like(weights[name], parameter))

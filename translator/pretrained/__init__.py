@@ -14,7 +14,7 @@ from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, require_fit
 from translator.pretrained.parts import Pretrained
 from translator.runs.run_folder import RunFolder
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 __all__ = ["Pretrained", "adopt", "load_pretrained", "without_weights"]
@@ -44,7 +44,7 @@ def _warn_of_lacking_pieces(run: str, config: RunConfig) -> None:
     saved = RunFolder(run).load_config()
     new = set(config.data.target.split("+")) - set(saved.data.target.split("+"))
     if saved.tokenizer.joint and saved.tokenizer.narrow_target and new:
-        say(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
+        log(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
             "will take many small ones; a run with tokenizer.narrow_target=false has those of its sources too")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from translator.runtime.atomic_files import Weights, load_tensors, save_tensors, sealed, sync, unsealed, write_text
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 # Weights, training tensors and state.
@@ -75,11 +75,11 @@ class Checkpoints:
             try:
                 read[update] = self.load(update)
             except UserError as damage:
-                say(f"warning: {damage}; trying the checkpoint before it")
+                log(f"warning: {damage}; trying the checkpoint before it")
                 damaged.append(update)
                 continue
             for other in damaged:
-                say(f"warning: set aside as {self.set_aside(other)}")
+                log(f"warning: set aside as {self.set_aside(other)}")
             return update
         if updates:
             raise UserError(
@@ -104,7 +104,7 @@ class Checkpoints:
                 load_tensors(self._folder(update) / "weights.safetensors")
                 found.append(update)
             except UserError as damage:
-                say(f"warning: {damage}; going on without it")
+                log(f"warning: {damage}; going on without it")
         return found
 
     def average(self, updates: Sequence[int]) -> Weights:

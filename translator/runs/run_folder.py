@@ -38,7 +38,7 @@ from translator.runtime.atomic_files import (
     write_bytes,
     write_text,
 )
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 from translator.search.shortlist import Shortlist
 from translator.text.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ class RunFolder:
             self.require_same_data(tokenizers, report)
         if not begun or "fingerprint" not in self.load_report():  # what was imported has seen no data so far
             if self.checkpoints.resumable():
-                say(f"warning: {self.report_file} does not tell what data this run was begun with; it may not have been these")
+                log(f"warning: {self.report_file} does not tell what data this run was begun with; it may not have been these")
             self._write_data(tokenizers, report)
         options = to_yaml(config)
         shape = _digest(yaml.safe_load(options)["model"])

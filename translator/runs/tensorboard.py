@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from translator.runtime.atomic_files import read_plain
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 if TYPE_CHECKING:  # to import what draws takes a second, for which a training need not wait to begin
@@ -39,7 +39,7 @@ class Tracker:
         left = {file.name: file.stat().st_size for file in self._files()}
         for name, size in recorded.items():
             if left.get(name, 0) < size:
-                say(f"warning: {name}: was cut or removed since the last checkpoint: its measurements are lost, no weights")
+                log(f"warning: {name}: was cut or removed since the last checkpoint: its measurements are lost, no weights")
         self._writer = SummaryWriter(str(tensorboard), flush_secs=10)
 
     def flush(self) -> dict[str, int]:
@@ -77,7 +77,7 @@ class Tracker:
         try:
             figure = draw_attention(panels, source, target, columns=min(4, len(panels)))
         except UserError as error:  # no picture is worth a training
-            say(f"warning: {error}")
+            log(f"warning: {error}")
             return
         with self._writing():
             self._writer.add_figure(name, figure, update)

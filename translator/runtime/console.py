@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from translator.runtime.distributed import first
+from translator.runtime.distributed import is_main_process
 from translator.runtime.errors import UserError
 
 # Between figures.
@@ -20,9 +20,9 @@ DEFAULT_BAR = 10
 QUIET_SECONDS = 30
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
-    if first():
+    if is_main_process():
         tqdm.write(text, file=sys.stderr)
 
 
@@ -53,7 +53,7 @@ class Progress:
     def __init__(self, *, done: float) -> None:
         """`done`: of the whole, from 0 to 1."""
         self._bar = WholeFigures(
-            total=1.0, initial=done, file=sys.stderr, disable=not (first() and sys.stderr.isatty()), smoothing=0.1,
+            total=1.0, initial=done, file=sys.stderr, disable=not (is_main_process() and sys.stderr.isatty()), smoothing=0.1,
             bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False,
             dynamic_ncols=True)
         self._said = time.monotonic()
@@ -65,7 +65,7 @@ class Progress:
         self._bar.set_postfix_str(text)
         if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:
             self._said = time.monotonic()
-            say(f"{100 * done:3.0f} %  {text}")
+            log(f"{100 * done:3.0f} %  {text}")
 
     def close(self) -> None:
         self._bar.close()

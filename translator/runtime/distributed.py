@@ -35,7 +35,7 @@ UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
 
 
 @contextmanager
-def together(device: str, *, minutes: float) -> Iterator[None]:
+def process_group(device: str, *, minutes: float) -> Iterator[None]:
     """Inside, the processes that torchrun started work together, each on a `device` (auto, cuda, ...) of its own.
 
     UserError where one is not heard of for so many minutes.
@@ -70,32 +70,32 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def size() -> int:
+def world_size() -> int:
     """How many processes there are."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def first() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that decides, writes and speaks."""
     return rank() == 0
 
 
-def totals(*values: float) -> list[float]:
+def sum_over_processes(*values: float) -> list[float]:
     """Each value, summed over the processes."""
-    if size() == 1:
+    if world_size() == 1:
         return list(values)
     sums = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(sums)
     return sums.tolist()
 
 
-def decide(make: Callable[[], T]) -> T:
+def broadcast_from_main(make: Callable[[], T]) -> T:
     """What `make` returns in the first process, for all. A UserError there is told there, and ends the others too."""
-    if size() == 1:
+    if world_size() == 1:
         return make()
     message: list[Any] = [None, None]
     failed: UserError | None = None
-    if first():
+    if is_main_process():
         try:
             message[1] = make()
         except UserError as error:
@@ -109,33 +109,33 @@ def decide(make: Callable[[], T]) -> T:
     return message[1]
 
 
-def share(items: Sequence[T]) -> Sequence[T]:
+def own_items(items: Sequence[T]) -> Sequence[T]:
     """Those of the items that are this process's to work on."""
-    return items[rank() :: size()]
+    return items[rank() :: world_size()]
 
 
 def gather(part: Sequence[T]) -> list[T]:
     """What the processes made of their shares, in the order of the items."""
-    if size() == 1:
+    if world_size() == 1:
         return list(part)
-    parts: list[Any] = [None] * size()
+    parts: list[Any] = [None] * world_size()
     dist.all_gather_object(parts, list(part))
-    return [parts[i % size()][i // size()] for i in range(sum(map(len, parts)))]
+    return [parts[i % world_size()][i // world_size()] for i in range(sum(map(len, parts)))]
 
 
-def divide(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def map_rows(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """What `work` makes of rows (N, ...), of each by itself and in its shape. Every process works on its share; all get all."""
-    if size() == 1:
+    if world_size() == 1:
         return work(rows)
-    each = math.ceil(len(rows) / size())
-    rest = rows.new_zeros(each * size() - len(rows), *rows.shape[1:])  # gloo gathers parts of one size
-    mine = work(torch.cat([rows, rest]).view(size(), each, *rows.shape[1:])[rank()])
+    each = math.ceil(len(rows) / world_size())
+    rest = rows.new_zeros(each * world_size() - len(rows), *rows.shape[1:])  # gloo gathers parts of one size
+    mine = work(torch.cat([rows, rest]).view(world_size(), each, *rows.shape[1:])[rank()])
     return _from_all(mine).flatten(0, 1)[: len(rows)]
 
 
 def _from_all(mine: Tensor) -> Tensor:
     """What each process gives, in their order: (P, ...) of P tensors of one shape."""
-    parts = mine.new_empty(size(), *mine.shape)
+    parts = mine.new_empty(world_size(), *mine.shape)
     dist.all_gather(list(parts), mine.contiguous())
     return parts
 
@@ -146,7 +146,7 @@ class SideGroup:
     def __init__(self, *, minutes: float) -> None:
         """All must make one, at the same place. One of them is waited for so many minutes at a time."""
         # Messages of its own, for training's come at any time between them.
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if size() > 1 else None
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if world_size() > 1 else None
         self._ending = threading.Event()
 
     def end(self) -> None:
@@ -156,10 +156,10 @@ class SideGroup:
     def in_order(self, make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]:
         """The answers to questions that all processes ask alike: each answers its share, and all get all, in order."""
         answer, questions = make(), iter(questions)
-        while some := list(islice(questions, size())):
-            mine = [answer(question) for question in share(some)]
-            told: list[Any] = [(mine, self._ending.is_set())] * size()
-            if size() > 1:
+        while some := list(islice(questions, world_size())):
+            mine = [answer(question) for question in own_items(some)]
+            told: list[Any] = [(mine, self._ending.is_set())] * world_size()
+            if world_size() > 1:
                 dist.all_gather_object(told, told[0], group=self._group)
             if any(ending for _, ending in told):
                 raise CancelledError
@@ -167,14 +167,14 @@ class SideGroup:
                 yield from answers
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor of which each process may hold a shard, or a part of its sum; every process must ask."""
     if not _in_shards(tensor):
         return tensor
-    return stacked([tensor])[0] if tensor.placements[0].is_shard() else tensor.full_tensor()
+    return stack_full_tensors([tensor])[0] if tensor.placements[0].is_shard() else tensor.full_tensor()
 
 
-def stacked(tensors: Sequence[Tensor]) -> Tensor:
+def stack_full_tensors(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one shape (M, ...), whole, on top of each other: (N, M, ...). Every process must ask.
 
     All shards come in one message, which is waited for. PyTorch's `full_tensor` sends one a tensor, and once a process
@@ -184,24 +184,24 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(tensors))
     rows = len(tensors[0])
     shards = torch.stack([cast("DTensor", tensor).to_local() for tensor in tensors])
-    rest = shards.new_zeros(len(shards), math.ceil(rows / size()) - shards.size(1), *shards.shape[2:])
+    rest = shards.new_zeros(len(shards), math.ceil(rows / world_size()) - shards.size(1), *shards.shape[2:])
     return _from_all(torch.cat([shards, rest], dim=1)).transpose(0, 1).flatten(1, 2)[:, :rows]
 
 
-def wholes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def full_tensors_on_main(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, whole; of shards the first process alone keeps them, on the CPU, one after the other."""
     kept = {}
     for name, tensor in tensors.items():
-        of_shards, tensor = _in_shards(tensor), whole(tensor)
-        if first() or not of_shards:
+        of_shards, tensor = _in_shards(tensor), full_tensor(tensor)
+        if is_main_process() or not of_shards:
             kept[name] = tensor.cpu() if of_shards else tensor
     return kept
 
 
-def held_like(tensor: Tensor, other: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
     """A tensor, which all processes have alike, as `other` is held: whole, or in shards."""
     if not _in_shards(other):
-        return whole(tensor)
+        return full_tensor(tensor)
     if _in_shards(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -215,7 +215,7 @@ def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
     return hasattr(tensor, "placements")
 
 
-def shard(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> nn.Module:
+def shard_module(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> nn.Module:
     """The module, of whose weights, the first process's, each holds a shard; part by part they come together for use (FSDP2).
 
     One process is waited for so many minutes at a time.
@@ -225,7 +225,7 @@ def shard(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> n
 
     for weight in module.parameters():  # processors of several kinds may have begun with weights that differ
         dist.broadcast(weight.detach(), src=0)
-    # A group of its own: sharded tensors' caches keep theirs for ever, and the one of all must go with `together`.
+    # A group of its own: sharded tensors' caches keep theirs for ever, and the one of all must go with `process_group`.
     group = dist.new_group(timeout=timedelta(minutes=minutes))
     mesh = DeviceMesh.from_group(group, next(module.parameters()).device.type)
     for part in [*parts, module]:

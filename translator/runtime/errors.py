@@ -18,7 +18,7 @@ class UserError(Exception):
         super().__init__(one_line(message))  # what it quotes may hold line breaks
 
 
-def is_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory did not suffice, by whichever allocator or library it was raised."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
         sign in str(error) for sign in OUT_OF_MEMORY)

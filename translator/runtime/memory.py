@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from translator.runtime.errors import UserError, is_of_memory
+from translator.runtime.errors import UserError, is_out_of_memory
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, growth in steps of 256 MiB, and one heap for
@@ -26,12 +26,12 @@ class OutOfMemory(UserError):
 
 
 @contextmanager
-def telling_of_memory(advice: str) -> Iterator[None]:
+def advise_when_out_of_memory(advice: str) -> Iterator[None]:
     """Inside, memory that does not suffice is a UserError with this advice."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"out of memory: {advice}") from error
 

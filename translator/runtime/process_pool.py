@@ -11,7 +11,7 @@ from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from typing import Protocol, TypeVar
 
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 # Answers for each worker that may wait for an earlier one.
@@ -79,7 +79,7 @@ def _answers(questions: Iterable[Question], pipes: Sequence[Connection], remedy:
             return
         else:
             while not (ready := wait(busy, PATIENCE)):
-                say(f"warning: for {PATIENCE / 60:g} minutes none of the {len(pipes)} workers has answered; still waiting")
+                log(f"warning: for {PATIENCE / 60:g} minutes none of the {len(pipes)} workers has answered; still waiting")
             for pipe in ready:
                 assert isinstance(pipe, Connection)  # for the type checker
                 with _surviving(remedy):

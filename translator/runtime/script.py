@@ -21,7 +21,7 @@ from translator.runtime.errors import (
     INTERRUPTED_EXIT_CODE,
     USER_ERROR_EXIT_CODE,
     UserError,
-    is_of_memory,
+    is_out_of_memory,
     no_such_option,
     one_line,
 )
@@ -62,7 +62,7 @@ def one_line_errors() -> Iterator[None]:
             _exit(f"{error.filename}: a file stands where a folder is wanted; name another, or move it")
         if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
             _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
-        if is_of_memory(error):
+        if is_out_of_memory(error):
             _exit("out of memory. Use smaller batches or models, fewer workers, or a machine with more of it.")
         raise
 

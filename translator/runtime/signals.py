@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from translator.runtime.console import say
-from translator.runtime.distributed import size
+from translator.runtime.console import log
+from translator.runtime.distributed import world_size
 
 # Ctrl-C, a scheduler's or systemd's wish, a terminal that has closed.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,17 +52,17 @@ class Interruption:
             yield
         finally:
             self._in_whole_work = False
-        if self.asked is not None and size() == 1:
+        if self.asked is not None and world_size() == 1:
             raise Interrupted(self.asked)
 
     def _handle(self, number: int, frame: object) -> None:
-        if size() > 1:
+        if world_size() > 1:
             self.asked = self.asked or number
             return
         if self.asked is not None:  # files take their names when they are whole: there is nothing to tidy up
-            say("left at once; the checkpoint before this one stands")
+            log("left at once; the checkpoint before this one stands")
             os._exit(128 + number)
         self.asked = number
-        say("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
+        log("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
         if not self._in_whole_work:
             raise Interrupted(number)

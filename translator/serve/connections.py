@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from translator.runtime.console import say
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 # Seconds for the headers of a request, and for taking each part of a large answer; as long, a connection may be idle.
@@ -111,7 +111,7 @@ class Server(uvicorn.Server):
             loop.default_exception_handler(context)
         elif time.monotonic() >= self._report_from:
             self._report_from = time.monotonic() + REPORT_EVERY
-            say(f"warning: a connection has to wait: {error.strerror}. Raise the limit of open files (ulimit -n), or lower "
+            log(f"warning: a connection has to wait: {error.strerror}. Raise the limit of open files (ulimit -n), or lower "
                 "max_connections.")
 
 
@@ -131,6 +131,6 @@ def within_open_files(most_connections: int) -> tuple[int, int]:
     if most < min(most_connections, FEWEST_CONNECTIONS):
         raise UserError(f"open files: their limit ({soft}) leaves none for connections. Raise it: ulimit -n 1024")
     if most < most_connections:
-        say(f"warning: max_connections={most_connections}: the limit of open files ({soft}) allows {most}. "
+        log(f"warning: max_connections={most_connections}: the limit of open files ({soft}) allows {most}. "
             "Raise it (ulimit -n).")
     return most, min(BACKLOG, free - most)

@@ -12,7 +12,7 @@ from translator.config.options import RunConfig
 from translator.data.batching import BatchSource
 from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
-from translator.runtime.distributed import size
+from translator.runtime.distributed import world_size
 from translator.runtime.errors import UserError
 from translator.runtime.memory import OutOfMemory, memory_of, peak_memory
 from translator.training.updater import Updater
@@ -30,7 +30,7 @@ def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, 
     It makes such updates, at a learning rate of 0: they change nothing in the model. It starts with as many tokens as the
     longest pair has, and where those do not fit goes down, else up.
     """
-    if size() > 1:
+    if world_size() > 1:
         raise UserError("train.batch_tokens=auto: find it out with one process, and give several the number")
     longest = np.maximum(*(np.asarray(corpus.train.with_format("numpy")[f"{side}_length"][:]) for side in ("source", "target")))
     tokens = 2 ** math.ceil(math.log2(max(longest.max(), 2)))

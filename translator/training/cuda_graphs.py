@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from translator.runtime.console import say
-from translator.runtime.errors import is_of_memory
+from translator.runtime.console import log
+from translator.runtime.errors import is_out_of_memory
 
 Work = Callable[..., tuple[Tensor, ...]]
 
@@ -65,7 +65,7 @@ class Recordings:
 
     def give_up(self) -> None:
         """Leave their memory to other things, and record no more."""
-        say("warning: train.cuda_graphs: there is no memory to replay updates with; they are made without from here on")
+        log("warning: train.cuda_graphs: there is no memory to replay updates with; they are made without from here on")
         self.forget()
         self._most = 0
         torch.cuda.empty_cache()
@@ -76,7 +76,7 @@ class Recordings:
             recording = self._recordings[kind] = Recording(work, inputs, self._device, self._pool)
             return recording
         except RuntimeError as error:
-            if not is_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         self.give_up()
         return None

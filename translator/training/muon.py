@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from translator.runtime.distributed import divide, held_like, stacked
+from translator.runtime.distributed import map_rows, shard_like, stack_full_tensors
 from translator.training.uncompiled import Uncompiled
 
 MOMENTUM = 0.95
@@ -57,10 +57,11 @@ class Muon(Uncompiled):
                 directions[matrix.shape][matrix] = direction
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             for shape, of_shape in directions.items():
-                updates = divide(partial(orthogonalised, precision=self.precision), stacked(list(of_shape.values())))
+                together = stack_full_tensors(list(of_shape.values()))
+                updates = map_rows(partial(orthogonalised, precision=self.precision), together)
                 updates = updates.to(torch.float32, memory_format=torch.contiguous_format)
                 updates *= -group["lr"] * 0.2 * math.sqrt(max(shape))
-                held = [held_like(update, matrix) for matrix, update in zip(of_shape, updates, strict=True)]
+                held = [shard_like(update, matrix) for matrix, update in zip(of_shape, updates, strict=True)]
                 torch._foreach_add_(list(of_shape), held)
 
     def _momentum(self, matrix: Tensor) -> Tensor:

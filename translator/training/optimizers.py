@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from translator.config.options import OptimConfig
-from translator.runtime.distributed import held_like
+from translator.runtime.distributed import shard_like
 from translator.training.muon import Muon
 from translator.training.uncompiled import AdamW
 
@@ -59,7 +59,7 @@ def load_state_tensors(optimizers: Sequence[Optimizer], tensors: Mapping[str, Te
         number, index, what = name.split(".")
         weight = [p for group in optimizers[int(number)].param_groups for p in group["params"]][int(index)]
         alike = tensor.shape == weight.shape  # else a count of steps
-        states[int(number)][int(index)][what] = held_like(tensor, weight) if alike else tensor
+        states[int(number)][int(index)][what] = shard_like(tensor, weight) if alike else tensor
     for optimizer, state in zip(optimizers, states, strict=True):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": dict(state)})
 
@@ -106,4 +106,4 @@ class WeightAverage:
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         for name, tensor in self.weights.items():
-            tensor.copy_(held_like(weights[name], tensor))
+            tensor.copy_(shard_like(weights[name], tensor))

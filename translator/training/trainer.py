@@ -27,10 +27,17 @@ from translator.runs.checkpoint import Checkpoint
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
 from translator.runtime.atomic_files import Weights, save_tensors
-from translator.runtime.console import Progress, say
-from translator.runtime.distributed import decide, first, share, size, totals, wholes
+from translator.runtime.console import Progress, log
+from translator.runtime.distributed import (
+    broadcast_from_main,
+    full_tensors_on_main,
+    is_main_process,
+    own_items,
+    sum_over_processes,
+    world_size,
+)
 from translator.runtime.errors import UserError
-from translator.runtime.memory import give_back_freed_memory, telling_of_memory
+from translator.runtime.memory import advise_when_out_of_memory, give_back_freed_memory
 from translator.runtime.signals import Interrupted, Interruption
 from translator.training.checkpoint_choice import Validation, fraction_done, out_of_patience, ranked, to_average, to_keep
 from translator.training.divergence import Divergence
@@ -54,7 +61,7 @@ SMALLEST_SCALE = 1.0
 def new_model(config: RunConfig, corpus: Corpus, device: torch.device | str = "cpu") -> Transformer:
     """An untrained model for a corpus: its weights are a function of `config.seed`. OutOfMemory where it does not fit."""
     torch.manual_seed(config.seed)
-    with telling_of_memory(TOO_LARGE):
+    with advise_when_out_of_memory(TOO_LARGE):
         return Transformer(config.model, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
 
 
@@ -131,14 +138,15 @@ class Trainer:
         Raises Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP; a second signal ends the process at once.
         """
         self._tracker: Tracker | None = None
-        if first():
+        if is_main_process():
             self._tracker = Tracker(self.folder.metrics_file, self.folder.tensorboard, recorded=self.state.recorded)
         self._progress = Progress(done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         try:
             with self._interruption.caught():
                 try:
-                    if decide(lambda: not self.checkpoints.resumable()):  # from now on, one without checkpoints has lost them
+                    # From now on, a run without checkpoints has lost them.
+                    if broadcast_from_main(lambda: not self.checkpoints.resumable()):
                         self._save()
                     return self._train()
                 except Interrupted:
@@ -169,11 +177,11 @@ class Trainer:
 
     def _agree(self) -> None:
         """Have several processes go by one clock, and stop together where one was told to."""
-        if size() > 1:
-            ours = self.state.seconds if first() else 0.0
-            self.state.seconds, asked = totals(ours, self._interruption.asked or 0)
+        if world_size() > 1:
+            ours = self.state.seconds if is_main_process() else 0.0
+            self.state.seconds, asked = sum_over_processes(ours, self._interruption.asked or 0)
             if asked:
-                say("stopping: saving a checkpoint first")
+                log("stopping: saving a checkpoint first")
                 raise Interrupted(self._interruption.asked or signal.SIGTERM)
 
     def _update(self) -> None:
@@ -226,12 +234,12 @@ class Trainer:
         end = min(state.batch + self.config.train.batches_of_update, len(self.batches.plan(state.epoch)))
         self._of_update = slice(state.batch, end)
         state.batch = end
-        mine = [self.batches.batch(state.epoch, number) for number in share(range(self._of_update.start, end))]
+        mine = [self.batches.batch(state.epoch, number) for number in own_items(range(self._of_update.start, end))]
         return mine + [empty_batch()] * (self._rounds(end - self._of_update.start) - len(mine))
 
     def _rounds(self, batches: int) -> int:
         """Batches that each process takes of so many."""
-        return math.ceil(batches / size())
+        return math.ceil(batches / world_size())
 
     # When to stop
 
@@ -270,9 +278,9 @@ class Trainer:
                 if self._tracker is not None:
                     self.validator.show(self.state.update, metrics, translations, self._tracker)
                 self.state.validations.append({"update": self.state.update, **metrics})
-                earlier = outcome_of(self.folder.load_outcome()) if first() else None
+                earlier = outcome_of(self.folder.load_outcome()) if is_main_process() else None
                 stays = earlier is not None and earlier.surpasses(metrics, self.config.train.metric)
-                if first() and self._best()["update"] == self.state.update and not stays:
+                if is_main_process() and self._best()["update"] == self.state.update and not stays:
                     self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, which these weights are not
                     save_tensors(self.folder.model_file, weights_of(self.model))
                 self.state.seconds = time.monotonic() - self._started
@@ -281,13 +289,14 @@ class Trainer:
 
     def _finish(self, reason: str) -> Outcome:
         """Leave the better of the best checkpoint and the average of several as the run's model."""
-        earlier = outcome_of(decide(self.folder.load_outcome))
-        if earlier is not None and earlier.update == self.state.update and decide(self.folder.model_file.is_file):
+        earlier = outcome_of(broadcast_from_main(self.folder.load_outcome))
+        if earlier is not None and earlier.update == self.state.update and broadcast_from_main(self.folder.model_file.is_file):
             return earlier
         best = self._best()
         kept, metrics = f"checkpoint of update {best['update']:,}", {k: v for k, v in best.items() if k != "update"}
-        updates = decide(lambda: self.checkpoints.readable(to_average(self.state.validations, self.config.train)))
-        of_kept = decide(lambda: self.checkpoints.readable([best["update"]]))  # if not, model.safetensors has had them since
+        updates = broadcast_from_main(lambda: self.checkpoints.readable(to_average(self.state.validations, self.config.train)))
+        # If not readable, model.safetensors already holds them.
+        of_kept = broadcast_from_main(lambda: self.checkpoints.readable([best["update"]]))
         if len(updates) > 1:
             with self._using(self.checkpoints.average(updates)):
                 averaged, _ = self.validator.measure()
@@ -297,7 +306,7 @@ class Trainer:
         chosen = Outcome(self.state.update, kept, metrics, reason)
         if earlier is not None and earlier.surpasses(metrics, self.config.train.metric):
             chosen, of_kept = replace(chosen, kept=earlier.kept, metrics=earlier.metrics), []
-        if first():
+        if is_main_process():
             if of_kept:
                 self.folder.outcome_file.unlink(missing_ok=True)
                 save_tensors(self.folder.model_file, self.checkpoints.average(of_kept))
@@ -338,7 +347,7 @@ class Trainer:
         if self.average is not None:
             training |= {f"raw.{name}": weight for name, weight in weights.items()}
             weights = self.average.weights
-        weights, training = wholes(weights), wholes(training)
+        weights, training = full_tensors_on_main(weights), full_tensors_on_main(training)
         if self._tracker is None:  # not ours to write
             return
         self.state.recorded = self._tracker.flush()
@@ -348,7 +357,7 @@ class Trainer:
     def _resume(self) -> None:
         """Take up the newest checkpoint that is whole; UserError where there was one and none is left."""
         read: dict[int, Checkpoint] = {}
-        update = decide(lambda: self.folder.newest_checkpoint(read))
+        update = broadcast_from_main(lambda: self.folder.newest_checkpoint(read))
         if update is None:
             return
         weights, training, state = read.get(update) or self.checkpoints.load(update)
@@ -381,7 +390,7 @@ class Trainer:
             return
         loss, tokens_per_second = measured.loss / measured.tokens, measured.tokens / measured.seconds
         if warning := self._divergence.tells(loss):
-            say(f"update {self.state.update:,}: warning: {warning}")
+            log(f"update {self.state.update:,}: warning: {warning}")
         self._tracker.scalars(self.state.update, {
             "train/loss": loss, "train/perplexity": math.exp(min(measured.nll / measured.tokens, 700)),
             **({"train/gradient_norm": step.gradient_norm} if math.isfinite(step.gradient_norm) else {}),  # else it was skipped

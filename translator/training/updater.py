@@ -21,8 +21,8 @@ from translator.data.batching import Batch
 from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
 from translator.runtime.device import autocast
-from translator.runtime.distributed import shard, size, totals, whole
-from translator.runtime.memory import telling_of_memory
+from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
+from translator.runtime.memory import advise_when_out_of_memory
 from translator.text.tokenizer import PAD_ID
 from translator.training.cuda_graphs import Recordings, Work
 from translator.training.loss import projected_cross_entropy
@@ -55,11 +55,11 @@ class Updater:
         self.model = model  # that is trained
         self._loss = _Loss(model, train)
         self._parallel: nn.Module = self._loss  # the same, with several processes
-        if size() > 1 and train.parallel == "fsdp":
+        if world_size() > 1 and train.parallel == "fsdp":
             self.model = copy.deepcopy(model)
             layers = [*self.model.encoder, *self.model.decoder]
-            self._parallel = shard(_Loss(self.model, train), layers, minutes=train.timeout_minutes)
-        elif size() > 1:
+            self._parallel = shard_module(_Loss(self.model, train), layers, minutes=train.timeout_minutes)
+        elif world_size() > 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
                 self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
@@ -70,10 +70,10 @@ class Updater:
             torch.compiler.set_stance("force_eager")
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
-        replay = train.cuda_graphs and self.device.type == "cuda" and size() == 1 and not self.scaler.is_enabled()
+        replay = train.cuda_graphs and self.device.type == "cuda" and world_size() == 1 and not self.scaler.is_enabled()
         self._recordings = Recordings(self.device) if replay else None
         # Threads do not scale the loss. Attention's dropout may be PyTorch's, whose random numbers all threads share.
-        apart = self.device.type == "cpu" and size() == 1 and not self.scaler.is_enabled() and not train.compile
+        apart = self.device.type == "cpu" and world_size() == 1 and not self.scaler.is_enabled() and not train.compile
         self._threads = Threads(torch.get_num_threads() if apart and not model.config.attention_dropout else 1)
         self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
         self._sinusoidal = [module for module in self.model.modules() if isinstance(module, SinusoidalPositions)]
@@ -86,11 +86,11 @@ class Updater:
         Of several processes each brings its own batches, equally many. Raises OutOfMemory, with what to lower.
         """
         compiled = torch.compiler.set_stance("default") if self.train.compile else nullcontext()
-        with telling_of_memory(self._advice(batches)), compiled:
+        with advise_when_out_of_memory(self._advice(batches)), compiled:
             return self._step(batches, rate)
 
     def _step(self, batches: Sequence[Batch], rate: float) -> Step:
-        tokens = int(totals(sum(batch.num_tokens for batch in batches))[0])
+        tokens = int(sum_over_processes(sum(batch.num_tokens for batch in batches))[0])
         self._parallel.train()
         loss, nll = self._gradients(batches, tokens)
         with self.phase("optimizer"):
@@ -101,7 +101,7 @@ class Updater:
                 self._do(self._apply_gradients, torch.tensor(rate, dtype=torch.float64))
             self.scaler.update()
             self._forget_gradients()
-        total_loss, total_nll = totals(*losses)
+        total_loss, total_nll = sum_over_processes(*losses)
         return Step(tokens, total_loss / tokens, total_nll / tokens, gradient_norm, rate)
 
     def _gradients(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
@@ -118,7 +118,7 @@ class Updater:
     def _accumulated(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
         loss = nll = torch.zeros((), device=self.device)
         # The processes' gradients are averaged; it is their sum that is wanted.
-        share = torch.tensor(size() / tokens)
+        share = torch.tensor(world_size() / tokens)
         for number, batch in enumerate(batches, start=1):
             self._meet_after(last=number == len(batches))
             parts = self.parts(batch)
@@ -191,7 +191,7 @@ class Updater:
         """The norm of the gradients, which are shortened where it is above `optim.clip_norm`."""
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        return (whole(nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf)),)
+        return (full_tensor(nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm or math.inf)),)
 
     def _apply_gradients(self, rate: Tensor) -> tuple[Tensor, ...]:
         """A step of the optimizers at a learning rate, which is read where it lies on a GPU."""
@@ -229,14 +229,14 @@ class Updater:
 
         By the caller's model, whole in this process. Raises OutOfMemory, with what to lower.
         """
-        with telling_of_memory(self._advice([batch])), autocast(self.device, self.precision):
+        with advise_when_out_of_memory(self._advice([batch])), autocast(self.device, self.precision):
             return self._loss(*(x.to(self.device, non_blocking=True) for x in self._inputs(batch)))
 
     def _meet_after(self, *, last: bool) -> None:
         """Gradients meet those of the other processes after the last batch of an update alone."""
         if isinstance(self._parallel, DistributedDataParallel):
             self._parallel.require_backward_grad_sync = last
-        elif size() > 1:
+        elif world_size() > 1:
             from torch.distributed.fsdp import FSDPModule  # takes a second, which one process alone need not spend
 
             assert isinstance(self._parallel, FSDPModule)

@@ -18,8 +18,8 @@ from translator.metrics.scores import score
 from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
 from translator.runs.tensorboard import Tracker
-from translator.runtime.console import say
-from translator.runtime.distributed import decide, gather, share, totals
+from translator.runtime.console import log
+from translator.runtime.distributed import broadcast_from_main, gather, own_items, sum_over_processes
 from translator.runtime.errors import UserError
 
 SAMPLE_TRANSLATIONS = 5
@@ -71,20 +71,20 @@ class Validator:
         """Loss, perplexity and translation scores, and the translations. Several processes share the work, and know it all."""
         self.model.eval()
         loss = nll = tokens = 0.0
-        for number in share(range(len(self.batches.plan(0)))):
+        for number in own_items(range(len(self.batches.plan(0)))):
             batch = self.batches.batch(0, number)
             batch_loss, batch_nll = self.loss(batch)
             loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
-        loss, nll, tokens = totals(loss, nll, tokens)
-        translations = gather(self.translate(share(self.corpus.validation["source"])))
+        loss, nll, tokens = sum_over_processes(loss, nll, tokens)
+        translations = gather(self.translate(own_items(self.corpus.validation["source"])))
         references = list(self.corpus.validation["target"])
-        scores = decide(lambda: score(translations, references, self.language, ter=self.metric == "ter"))
+        scores = broadcast_from_main(lambda: score(translations, references, self.language, ter=self.metric == "ter"))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 
     def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
         """Report what `measure` found on the console and in TensorBoard, with samples and an attention map."""
-        say(f"update {update:,}: validation BLEU {metrics['bleu']:.2f}  chrF {metrics['chrf']:.2f}  "
+        log(f"update {update:,}: validation BLEU {metrics['bleu']:.2f}  chrF {metrics['chrf']:.2f}  "
             f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]

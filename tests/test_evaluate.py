@@ -221,6 +221,14 @@ def test_runs_of_other_languages_are_not_compared(script, run_folder, files, tmp
     assert_user_error(evaluate_script(script, run_folder, f"against={other}", *pair_of(files)), "en to de", "en to fr")
 
 
+def test_a_model_without_words_scores_nothing(run_folder, monkeypatch):
+    """A training that was too short ends with its scores, whatever they are."""
+    translator = Translator(run_folder, device="cpu")
+    monkeypatch.setattr(translator.target_tokenizer, "decode", lambda ids: [""] * len(ids))
+    evaluation = evaluate(translator, SOURCES[:3], REFERENCES[:3], search_config(max_length=3), "de")
+    assert (evaluation.refused, evaluation.scores["bleu"].value) == (3, 0)
+
+
 def test_a_source_that_is_refused_counts_as_an_empty_output(run_folder):
     evaluation = evaluate(
         Translator(run_folder, device="cpu"), [*SOURCES[:2], "word" * 99], REFERENCES[:3],

@@ -170,7 +170,7 @@ def assert_same(found: Sequence[str], expected: Sequence[str | None]) -> None:
 def like_theirs(beam: int, length_penalty: float) -> SearchConfig:
     return search_config(
         beam_size=beam, keep_places=True, length_penalty=length_penalty, length_penalty_form="power", max_length_ratio=0.0,
-        max_length_extra=LONGEST)
+        max_length_extra=LONGEST, split_sentences="never")
 
 
 @BEAMS

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
-from translator.inference.translation import Translation
+from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator, as_line
 from translator.metrics.scores import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_scores
 from translator.runtime.atomic_files import write_text
@@ -96,7 +96,7 @@ def evaluate(
     started = time.perf_counter()
     translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
     seconds = time.perf_counter() - started
-    if all(translation.refused for translation in translations):
+    if all(translation.refused not in ("", ONLY_EMPTY) for translation in translations):
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     texts = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]

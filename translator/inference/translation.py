@@ -10,6 +10,9 @@ from translator.search import Hypothesis
 from translator.search.hypothesis import Ids
 from translator.text.writing_systems import rejoined
 
+# Why a text is refused for which a model, which may have learned little, finds no words.
+ONLY_EMPTY = "the model finds only an empty translation; not translated"
+
 
 @dataclass(frozen=True)
 class Request:

@@ -19,7 +19,7 @@ from translator.inference.details import Details, collect_details
 from translator.inference.mbr import by_expected_score
 from translator.inference.omissions import joined_sentences, lost_numbers, short_output
 from translator.inference.planning import NOTHING, Planner, TrainingStatistics, Unit
-from translator.inference.translation import Given, Request, Translation, join
+from translator.inference.translation import ONLY_EMPTY, Given, Request, Translation, join
 from translator.model.inference_layers import convert
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, load_into, require_fit
@@ -291,7 +291,7 @@ class Translator:
         texts = [as_line(text) for text in texts]
         spoken = [i for i, text in enumerate(texts) if text]
         if not spoken:
-            return Translation(refused="the model finds only an empty translation; not translated")
+            return Translation(refused=ONLY_EMPTY)
         texts, hypotheses = [texts[i] for i in spoken], [hypotheses[i] for i in spoken]
         best_of_text: dict[str, Hypothesis] = {}  # pieces may differ where texts do not
         for text, hypothesis in zip(texts, hypotheses, strict=True):

@@ -145,7 +145,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path, text):
 @pytest.mark.parametrize(("written", "edited", "told"), [
     ("num_heads: 4", "num_heads: 2", "the options under model"), ("activation: relu", "activation: silu", "under model"),
     ("encoder_window: null", "encoder_window: 3", "under model"), ("num_heads: 4", "num_heads: 4\n  num_heads: 2", "num_heads"),
-    ("seed: 1", "seed: 1\nseed: 1", "seed: stands there twice")])
+    ("seed: 1", "seed: 1\nseed: 1", "seed: given twice")])
 def test_an_edited_model_or_a_name_twice_is_told(run_folder, tmp_path, written, edited, told):
     folder = RunFolder(tmp_path)
     text = (run_folder / "config.yaml").read_text()

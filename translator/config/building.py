@@ -30,7 +30,7 @@ class _OnceEach(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [str(key.value) for key, _ in node.value]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{twice[0]}: stands there twice. Remove one.")
+            raise ValueError(f"{twice[0]}: given twice. Remove one.")
         return super().construct_mapping(node, deep)
 
 
@@ -47,7 +47,7 @@ def named_options(overrides: Iterable[str]) -> list[str]:
 def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None, overrides: Iterable[str]) -> str:
     """Return the name of a preset of conf/data; of one's own data, with the last part of their folder, hub id or file.
 
-    Its characters may stand in a folder's name. A file called train, as each corpus has one, goes by its folder's name.
+    All characters are valid in a folder's name. A file called train, as each corpus has one, goes by its folder's name.
     """
     own = "data.train" if path is None else "data.path"
     if preset != "files" and own not in named_options(overrides):

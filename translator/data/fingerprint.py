@@ -38,7 +38,7 @@ def identity(config: DataConfig) -> list[Any]:
 
 
 def is_local(config: DataConfig) -> bool:
-    """Return whether the data lie in files here, which may change at any time."""
+    """Return whether the data are local files, which may change at any time."""
     return config.path is None or Path(config.path).is_dir()
 
 

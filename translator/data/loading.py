@@ -251,12 +251,12 @@ def folder_in_cache(config: DataConfig) -> tempfile.TemporaryDirectory[str]:
 
 @contextmanager
 def as_user_error(where: str, file: Path | None = None) -> Iterator[None]:
-    """Turn whatever keeps data from loading into a UserError; of a `file` that is text, with the place."""
+    """Turn any error while data load into a UserError; of a `file` that is text, with the place."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # in as many types as there are formats and failures
+    except Exception as error:  # each format and failure has its own type
         flaw = None if file is None else first_flaw(file)
         raise UserError(flaw or f"{where}: {_reason(error)}") from error
 

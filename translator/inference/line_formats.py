@@ -23,7 +23,7 @@ from translator.runtime.errors import UserError
 Format = Literal["text", "jsonl"]
 # Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
-# Bytes of a line: of a longer one only so many, and one more, are kept, to refuse it.
+# The most bytes of a line. One more of a longer line is kept, to refuse it.
 LONGEST = 1 << 24
 TOO_LONG = f"longer than {LONGEST:,} bytes"
 # Fields of an object that an answer writes: those that an earlier answer wrote are not taken for the asker's.

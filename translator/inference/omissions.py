@@ -15,7 +15,7 @@ NUMBER = re.compile(r"\d+(?:[.,:'\u00a0\u202f]\d+)*")
 
 
 def short_output(source: int, output: int, ratio: float) -> str:
-    """Say so if an output of so many tokens is far shorter than its source; ratio: output tokens a source token in training."""
+    """Say so if an output is far shorter than its source, both in tokens; ratio: output tokens a source token in training."""
     if source < LEAST_TOKENS or output >= SHORT * ratio * source:
         return ""
     return f"the translation may be incomplete: {output} tokens for {source} of the source"

@@ -284,7 +284,7 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def require_not_of_a_run(output: Path) -> None:
-    """Raise UserError where a command would write over what a run keeps for itself, by whatever links."""
+    """Raise UserError where a command would write over a file of a run, through links too."""
     path = output.resolve()
     for folder in path.parents:
         run, name = RunFolder(folder), path.relative_to(folder).parts[0]
@@ -294,7 +294,7 @@ def require_not_of_a_run(output: Path) -> None:
 
 
 def place_of(runs: str) -> Path:
-    """Return the folder that the runs lie in; UserError where the option is empty."""
+    """Return the folder of all runs; UserError where the option is empty."""
     if not runs:
         raise UserError("runs: is empty. Name the folder of the runs, as runs=runs.")
     return Path(runs)

@@ -20,7 +20,7 @@ class KnownHosts:
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
-        """`names`: those that are accepted besides addresses, `localhost` and this machine's own name; `*`: any."""
+        """`names`: accepted host names besides addresses, `localhost` and this machine's own name; `*`: any."""
         self._app = app
         own = socket.gethostname()
         self._names = {name.lower() for name in (*names, "localhost", own, f"{own}.local")}

@@ -106,7 +106,7 @@ test: $(DEV) $(TATOEBA) ## Run the tests, on all cores
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(value ARGS)
 
 fuzz: $(DEV) ## Try a hundred thousand random inputs, and tell how many each property saw
-	@$(BIN)/python -m pytest tests/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(value ARGS)
+	@$(BIN)/python -m pytest tests/system/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(value ARGS)
 
 torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
 	@KILLS=$(call quoted,$(value KILLS)) $(BIN)/python -m pytest -s -m torture $(value ARGS)

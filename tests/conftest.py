@@ -17,7 +17,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hypothesis import settings
 
-from tests.forked import forks, run_script
+from tests.support.forked import forks, run_script
 from translator.config.building import build, from_hydra, to_yaml
 from translator.config.options import DataConfig, ModelConfig, RunConfig, SearchConfig, TokenizerConfig
 from translator.data.batching import Batch, collate

@@ -1,0 +1,234 @@
+"""The page's figures are the evaluation's, it needs nothing from outside, and a run that lacks things gets one that says so."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from lxml import html
+from PIL import Image
+
+from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
+from translator.config.building import by_dotted_name, from_hydra
+from translator.config.commands import ReportConfig
+from translator.evaluation.report import write_report
+from translator.runs.run_folder import RunFolder
+from translator.runs.tensorboard import read_history
+from translator.runtime.atomic_files import load_tensors, save_tensors
+
+SCRIPT = "<script>alert('&amp;')</script>"
+HOSTILE = [(f"{SCRIPT} http://a.example/{number}", f"<b>Nein</b> {number}") for number in range(3)]
+OTHER = "_second <i>$x^{$ 日"  # a run's name may look like anything
+SHORT = ("device=cpu", "search.max_length=24", "search.beam_size=2")
+
+
+@pytest.fixture(scope="module")
+def run(script, tmp_path_factory) -> Path:
+    """A run trained by the command line."""
+    folder = tmp_path_factory.mktemp("reported")
+    train, test = write_pairs(folder / "train.tsv", PAIRS[30:]), write_pairs(folder / "test.tsv", HOSTILE + PAIRS[:30])
+    result = script(
+        "train", *TINY, "name=first", f"runs={folder}", "data=files", f"data.train={train}", f"data.test={test}",
+        "data.holdout=10", f"data.cache={folder / 'cache'}", "train.max_epochs=null", "train.max_minutes=null",
+        "train.max_updates=120", "train.validate_every=40", "train.log_every=10", "train.batch_tokens=1000",
+        "train.average=none", "train.label_smoothing=0", "model.d_model=64", "model.d_ff=128", "model.dropout=0",
+        "optim.warmup_updates=20", *SHORT[1:])  # enough to learn: a BLEU of 0 has no interval
+    assert result.returncode == 0, result.stderr
+    return folder / "first"
+
+
+@pytest.fixture(scope="module")
+def other(run) -> Path:
+    """A run of other weights and an option of its own."""
+    path = shutil.copytree(run, run.with_name(OTHER))
+    folder = RunFolder(path)
+    save_tensors(folder.model_file, {
+        name: weight + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+        for name, weight in load_tensors(folder.model_file).items()})
+    text = folder.config_file.read_text().replace("lr: 0.0075", "lr: 0.0123")
+    assert "0.0123" in text
+    folder.config_file.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(script, run, other) -> Path:
+    result = script("report", f"run={run}", f"against='{other}'", *SHORT, "examples=3")
+    assert result.returncode == 0, result.stderr
+    assert b"Warning" not in result.stderr
+    assert result.stdout.decode() == f"{run / 'report' / 'report.html'}\n"
+    return run / "report" / "report.html"
+
+
+def options(*overrides: str) -> ReportConfig:
+    return from_hydra(ReportConfig, composed("report", *SHORT, *overrides))
+
+
+def words(page: Path) -> str:
+    """What a reader sees."""
+    return " ".join(" ".join(html.parse(page).getroot().body.itertext()).split())
+
+
+def test_figures_are_those_of_an_evaluation_and_of_sacrebleu(run, page):
+    folder = run / "evaluation-test"  # which the training has left
+    evaluated = json.loads((folder / "scores.json").read_text())
+    command = [
+        sys.executable, "-m", "sacrebleu", str(folder / "reference.txt"), "-i", str(folder / "hypothesis.txt"), "-m", "bleu",
+        "chrf", "ter", "-w", "4", "--confidence"]
+    theirs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    shown = words(page)
+    for ours, expected in zip(evaluated["scores"].values(), theirs, strict=True):
+        mean, interval = expected["confidence_mean"], expected["confidence_var"]
+        assert re.search(
+            rf"{re.escape(ours['signature'])} {ours['value']:.2f} {mean - interval:.2f} to {mean + interval:.2f}", shown)
+    assert f"{evaluated['scores']['bleu']['value']:.2f} BLEU on the 33 sentences of the test split" in shown
+
+
+def test_the_page_is_whole_by_itself(page):
+    content = page.read_text(encoding="utf-8")
+    assert len(content) < 3_000_000
+    tree = html.fromstring(content)
+    assert not tree.xpath("//script | //link | //iframe | //object | //@onload")
+    assert not re.search(r"url\(|@import", content)
+    assert all(source.startswith("data:image/png;base64,") for source in tree.xpath("//@src"))
+    assert not tree.xpath("//@href")
+    assert all(tree.xpath("//img/@alt"))
+
+
+def test_its_elements_are_closed(page):
+    open_elements: list[str] = []
+
+    class Nesting(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            if tag not in {"meta", "img", "br"}:
+                open_elements.append(tag)
+
+        def handle_endtag(self, tag):
+            assert open_elements.pop() == tag
+
+    Nesting().feed(page.read_text(encoding="utf-8"))
+    assert not open_elements
+
+
+def test_pictures_stand_beside_it_too(page):
+    inlined = {
+        base64.b64decode(source.split(",")[1]) for source in html.parse(page).xpath("//img/@src")}
+    files = sorted(page.parent.glob("*.png"))
+    assert [file.name for file in files] == [
+        "attention-1.png", "attention-2.png", "attention-3.png", "by-length.png", "curves.png"]
+    assert {file.read_bytes() for file in files} == inlined
+    for file in files:
+        with Image.open(file) as picture:
+            picture.load()
+            assert picture.convert("RGB").getcolors(2**24)[1:]  # more than a blank sheet
+
+
+def test_sentences_are_text_whatever_they_look_like(run, tmp_path):
+    shown = words(write_report(run, tmp_path, options("examples=33")))
+    for source, reference in HOSTILE + PAIRS[:30]:
+        assert f"{source} reference {reference} output" in shown
+
+
+def test_every_option_is_told_and_what_differs_is_marked(run, other, page):
+    rows = {row[0].text_content(): row for row in html.parse(page).xpath("//*[@class='options two']//tr[td]")}
+    assert set(rows) == set(by_dotted_name(RunFolder(run).load_config()))
+    assert [cell.text_content() for cell in rows["optim.lr"]] == ["optim.lr", "0.0075", "0.0123"]
+    assert [name for name, row in rows.items() if row.get("class")] == ["optim.lr"]
+
+
+def test_the_other_run_is_compared(page):
+    shown = words(page)
+    assert f"against {OTHER} (p = " in shown
+    name = re.escape(OTHER)
+    better, worse = re.findall(rf"(?:Better|Worse) than {name}(.*?)(?=Worse than|Best and worst)", shown)
+    for part, sign in ((better, 1), (worse, -1)):
+        pairs = re.findall(rf" first .*? (\d+\.\d) {name} .*? (\d+\.\d)", part)
+        gains = [sign * (float(own) - float(others)) for own, others in pairs]
+        assert gains == sorted(gains, reverse=True)
+        assert all(gain >= 0 for gain in gains)
+        assert len(gains) <= 3
+        assert gains or "None." in part
+
+
+LACKS = {
+    "metrics.jsonl": "there are no curves", "data_report.json": "data_report.json is missing", "outcome.json": "has not ended",
+    "checkpoints": "no checkpoint tells", "model.safetensors": "Not evaluated:"}
+
+
+@pytest.mark.parametrize("lacking", [*([name] for name in LACKS), list(LACKS)], ids=lambda lacking: "+".join(lacking))
+def test_what_a_run_lacks_is_said(run, tmp_path, lacking):
+    copy = shutil.copytree(run, tmp_path / "run")
+    for name in lacking:
+        path = copy / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shown = words(write_report(copy, tmp_path / "page", options()))
+    for name, said in LACKS.items():
+        assert (said in shown) == (name in lacking), name
+
+
+def test_a_page_without_data_or_without_the_other_s_weights(run, other, tmp_path):
+    copy = shutil.copytree(other, tmp_path / "run")
+    (copy / "model.safetensors").unlink()
+    shown = words(write_report(run, tmp_path / "page", options(f"against={copy}")))
+    assert "run was not evaluated:" in shown
+    assert "BLEU on the 33 sentences of the test split." in shown
+    config = RunFolder(run).load_config()
+    (copy / "config.yaml").write_text((run / "config.yaml").read_text().replace(str(config.data.test), "/nowhere.tsv"))
+    shutil.copy(run / "model.safetensors", copy)
+    assert "/nowhere.tsv" in words(write_report(copy, tmp_path / "page", options()))
+
+
+def test_damaged_measurements_are_counted(run, tmp_path):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    damaged = ["{", "[3]", '{"update": "x"}', '{"train/loss": 1}', '{"update": 1e999, "a":']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines + damaged))
+    history, unreadable = read_history(tmp_path / "metrics.jsonl")
+    assert unreadable == len(damaged)
+    measured = [json.loads(line) for line in lines]
+    recorded = [(line["update"], line["train/loss"]) for line in measured if "train/loss" in line]
+    assert history["train/loss"] == recorded
+    assert len(recorded) == 12
+    assert read_history(tmp_path / "none") == ({}, 0)
+
+
+@pytest.mark.parametrize("report", [
+    "[]", '{"splits": []}', '{"splits": {"train": 3}}', '{"splits": {"train": {"read": 1, "kept": "x", "dropped": {}}}}'])
+def test_a_data_report_of_another_form_is_no_crash(run, tmp_path, report):
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("model.safetensors"))
+    (copy / "data_report.json").write_text(report)
+    assert LACKS["data_report.json"] in words(write_report(copy, tmp_path / "page", options()))
+
+
+def test_a_mistake_is_one_line(script, run, tmp_path):
+    (tmp_path / "file").touch()
+    assert_user_error(script("report", f"run={run}", f"output={tmp_path / 'file'}", *SHORT), "file")
+    page = tmp_path / "page" / "report.html"
+    page.parent.mkdir()
+    page.write_text("of before")
+    assert_user_error(
+        script("report", f"run={run}", f"output={page.parent}", *SHORT, "search.terminology=/nowhere"), "search.terminology")
+    assert page.read_text() == "of before"
+
+
+def test_the_page_fits_a_narrow_screen(page, tmp_path):
+    from tests.unit.serve.test_page import Browser  # which skips where there is no Chromium
+
+    browser = Browser(tmp_path)
+    try:
+        for width in (320, 375, 1280):
+            browser.driver.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 1000})
+            browser.driver.get(page.as_uri())
+            takes, there_is = browser.wide()
+            assert takes <= there_is == width
+    finally:
+        browser.driver.quit()

@@ -1,0 +1,718 @@
+"""Served models: unmodified clients get what the command line gives, whatever else is asked for at the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PAIRS, assert_user_error, composed, search_config
+from tests.support.server import Server, serving, until
+from translator.config.building import from_hydra
+from translator.config.commands import ServeConfig
+from translator.inference.translation import Translation
+from translator.inference.translator import Translator
+from translator.runtime.errors import UserError
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+pytest.importorskip("libretranslatepy", reason="a client is not installed: the extra `dev` has it")
+
+from libretranslatepy import LibreTranslateAPI
+
+from translator.serve import batcher, connections
+from translator.serve.api import Api
+from translator.serve.app import create_app
+from translator.serve.batcher import Batcher, Full
+from translator.serve.detection import Detector, served_code
+from translator.serve.service import Answer, Interruptible, Service, Unanswerable, texts_of
+
+TEXTS = [source for source, _ in PAIRS[::17]]
+
+
+# The batcher, with lengths for units, which are answered by themselves
+
+
+class Recorder:
+    """Translates by giving back; what it is given waits while the gate is shut."""
+
+    def __init__(self, **options: Any) -> None:
+        self.batches: list[list[int]] = []
+        self.gate, self.begun = threading.Event(), threading.Event()
+        self.batcher: Batcher[str, int] = Batcher(
+            self.translate, size=lambda unit: unit, **{"batch_tokens": 100, "most_waiting": 1000} | options)
+
+    def translate(self, kind: str, units: list[int]) -> list[str]:
+        self.batches.append(units)
+        self.begun.set()
+        self.gate.wait()
+        return [f"{kind}{unit}" for unit in units]
+
+
+@pytest.fixture
+def recorder(request) -> Iterator[Recorder]:
+    made = Recorder(**getattr(request, "param", {}))
+    yield made
+    made.gate.set()
+    made.batcher.close()
+
+
+def test_what_waits_together_goes_together(recorder):
+    first = recorder.batcher.submit("a", [5])
+    recorder.begun.wait()
+    others = [recorder.batcher.submit("a", [n]) for n in (7, 6, 8)]
+    recorder.gate.set()
+    assert [future.result() for future in (first, *others)] == [["a5"], ["a7"], ["a6"], ["a8"]]
+    assert recorder.batches == [[5], [7, 6, 8]]
+
+
+def test_an_order_of_many_does_not_hold_up_one_of_few(recorder):
+    many = recorder.batcher.submit("a", [10] * 500)
+    recorder.begun.wait()
+    few = [recorder.batcher.submit(kind, [11]) for kind in "ab"]
+    recorder.gate.set()
+    assert [future.result() for future in few] == [["a11"], ["b11"]]
+    assert len(many.result()) == 500
+    assert all(batch in recorder.batches[:4] for batch in ([11], [10] * 10))
+    assert any(11 in batch and 10 in batch for batch in recorder.batches[:4])  # the same kind goes along
+
+
+def test_a_long_search_gives_way_to_what_is_much_shorter(monkeypatch):
+    monkeypatch.setattr(batcher, "PATIENCE", 0)
+    done, begun = [], threading.Event()
+
+    def translate(kind: str, units: list[int]) -> list[int]:
+        begun.set()
+        while kind == "long" and "short" not in done:
+            made.give_way()
+        done.append(kind)
+        return units
+
+    made: Batcher[str, int] = Batcher(translate, size=lambda unit: unit, batch_tokens=100, most_waiting=10)
+    long = made.submit("long", [90])
+    begun.wait()
+    made.submit("as long", [46])
+    made.submit("short", [45])
+    long.result()
+    made.submit("last", [1]).result()
+    made.close()
+    assert done == ["short", "long", "as long", "last"]
+
+
+def test_what_goes_first_multiplies_as_ever(trained_folder):
+    """Though a step for one row leaves oneDNN out."""
+    seen = []
+    translator = Translator(trained_folder, device="cpu")
+    translator.wrap = partial(Interruptible, before_step=lambda: seen.append(torch.backends.mkldnn.enabled))
+    translator([PAIRS[0][0]], dataclasses.replace(translator.search, beam_size=1))
+    assert seen
+    assert all(seen)
+
+
+def test_what_nobody_waits_for_is_given_up():
+    begun = threading.Event()
+
+    def translate(kind: str, units: list[int]) -> list[int]:
+        while kind == "endless":
+            begun.set()
+            made.give_way()
+        return units
+
+    made: Batcher[str, int] = Batcher(translate, size=lambda unit: unit, batch_tokens=100, most_waiting=10)
+    endless = made.submit("endless", [9, 9])
+    begun.wait()
+    endless.cancel()
+    assert made.submit("a", [3]).result() == [3]
+    assert made.submit("endless", [9]).cancel()
+    made.close()
+
+
+def test_an_error_is_told_to_those_it_concerns_alone():
+    def translate(kind: str, units: list[int]) -> list[int]:
+        if kind == "bad":
+            raise ValueError("broken")
+        return units
+
+    made: Batcher[str, int] = Batcher(translate, size=lambda unit: unit, batch_tokens=10, most_waiting=100)
+    bad, good = made.submit("bad", [5] * 9), made.submit("good", [5] * 9)
+    with pytest.raises(ValueError, match="broken"):
+        bad.result()
+    assert good.result() == [5] * 9
+    made.close()
+
+
+@pytest.mark.parametrize("recorder", [{"most_waiting": 2}], indirect=True)
+def test_more_than_may_wait_is_refused(recorder):
+    recorder.batcher.submit("a", [1])
+    recorder.begun.wait()
+    waiting = recorder.batcher.submit("a", [1, 1])
+    with pytest.raises(Full):
+        recorder.batcher.submit("a", [1])
+    waiting.cancel()  # what is cancelled waits no longer
+    recorder.batcher.submit("a", [1])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(1, 150), min_size=1, max_size=20)), max_size=12))
+def test_every_unit_gets_its_own_answer_in_batches_within_bounds(orders):
+    recorder = Recorder()
+    recorder.gate.set()
+    futures = [recorder.batcher.submit(kind, units) for kind, units in orders]
+    for (kind, units), future in zip(orders, futures, strict=True):
+        assert future.result() == [f"{kind}{unit}" for unit in units]
+    recorder.batcher.close()
+    assert sorted(unit for batch in recorder.batches for unit in batch) == sorted(u for _, units in orders for u in units)
+    assert all(len(batch) == 1 or len(batch) * max(batch) <= 100 for batch in recorder.batches)
+    assert all(max(batch) <= max(batcher.SHORT, 2 * batch[0]) for batch in recorder.batches)
+
+
+# The server, in a process of its own
+
+
+@pytest.fixture(scope="session")
+def server(trained_folder, reverse_folder, tmp_path_factory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(log, f"run=[{trained_folder},{reverse_folder}]", "max_characters=3000", "max_texts=50") as running:
+        yield running
+        assert "Traceback" not in running.said
+
+
+@pytest.fixture(scope="session")
+def by_command_line(trained_folder, script) -> list[str]:
+    """Of each of TEXTS the three best translations, on a line, parted by tabs."""
+    result = script("translate", f"run={trained_folder}", "device=cpu", "search.n_best=3", stdin="\n".join(TEXTS).encode())
+    return result.stdout.decode().splitlines()
+
+
+def test_a_client_gets_what_the_command_line_gives(server, by_command_line):
+    client = LibreTranslateAPI(server.url)
+    assert client.languages() == [
+        {"code": "en", "name": "English", "targets": ["de"]}, {"code": "de", "name": "German", "targets": ["en"]}]
+    best = [line.split("\t")[0] for line in by_command_line]
+    assert [client.translate(text, "en", "de") for text in TEXTS] == best
+    assert client.translate("\n\n".join(TEXTS), "en", "de") == "\n\n".join(best)
+    detected = client.detect(TEXTS[0])
+    assert detected[0]["language"] == "en"
+    assert sum(language["confidence"] for language in detected) == pytest.approx(100, abs=3)  # those below 1 are left out
+
+
+def test_arrays_alternatives_and_detection(server, by_command_line):
+    ranked = [line.split("\t") for line in by_command_line]
+    status, answer = server.post(
+        "/translate", {"q": TEXTS, "source": "auto", "target": "de", "alternatives": 2, "api_key": None, "format": "text"})
+    assert status == 200
+    assert answer["translatedText"] == [line[0] for line in ranked]
+    assert answer["alternatives"] == [line[1:] for line in ranked]
+    assert {language["language"] for language in answer["detectedLanguage"]} == {"en"}
+    status, answer = server.post("/translate", {"q": TEXTS[0], "source": "en", "target": "de", "alternatives": 2})
+    assert answer == {"translatedText": ranked[0][0], "alternatives": ranked[0][1:]}
+
+
+@pytest.mark.parametrize(("directions", "found"), [
+    ([("english", "german")], "english"), ([("english", "german"), ("dutch", "german")], "source, one of english, dutch"),
+    ([("english", "dutch")], "german is not supported")])
+def test_languages_of_names_that_no_detector_knows(directions, found):
+    class Undetected:
+        translators = dict.fromkeys(directions)
+        codes = sorted({code for pair in directions for code in pair})
+
+        async def detect(self, text: str) -> list[Any]:
+            return Detector([source for source, _ in directions]).detect(text)
+
+    api = Api(Undetected(), from_hydra(ServeConfig, composed("serve")))
+    if found == "english":
+        assert asyncio.run(api._language_of("A dog.", "german"))["language"] == found
+    else:
+        with pytest.raises(Unanswerable, match=found):
+            asyncio.run(api._language_of("A dog.", "german"))
+
+
+def test_a_text_in_the_target_language_is_returned_as_it_is(server):
+    german = "Wo ist der Bahnhof?\r\n\n  Der Hund sieht zwei Häuser.\n"
+    for path in ("/translate", "/details"):
+        status, answer = server.post(path, {"q": [german, TEXTS[0]], "source": "auto", "target": "de", "alternatives": 1})
+        assert status == 200
+        assert [language["language"] for language in answer["detectedLanguage"]] == ["de", "en"]
+        if path == "/translate":
+            assert answer["translatedText"][0] == german
+            assert answer["alternatives"][0] == []
+            assert answer["translatedText"][1] == server.post("/translate", WHOLE | {"q": TEXTS[0]})[1]["translatedText"]
+        else:
+            lines = ["".join(sentence["translations"][0]["text"] for sentence in line) for line in answer["texts"][0]]
+            assert lines == [line.removesuffix("\r") for line in german.split("\n")]
+
+
+def test_detection_ranks_languages_that_are_not_served(server):
+    for text, language in (("Où est la gare, s'il vous plaît ?", "fr"), ("Wo ist der Bahnhof?", "de")):
+        first, *others = server.post("/detect", {"q": text})[1]
+        assert first["language"] == language
+        assert first["confidence"] > 50 > max(other["confidence"] for other in others)
+    assert all(language["confidence"] < 50 for language in server.post("/detect", {"q": "Tom"})[1])  # as it may be any
+
+
+@pytest.mark.parametrize(("code", "served", "expected"), [
+    ("EN", ["de", "en"], "en"), ("en-US", ["de", "en"], "en"), ("de_at", ["de", "en"], "de"), ("EN_us", ["en-US"], "en-US"),
+    ("zh-Hant-TW", ["zh", "zh-Hant"], "zh-Hant"), ("eng", ["en"], "eng"), ("fr-FR", ["en"], "fr-FR"), ("", ["en"], "")])
+def test_codes_of_languages_are_normalised(code, served, expected):
+    assert served_code(code, served) == expected
+
+
+def test_a_banned_phrase_where_two_sentences_meet_is_told_of():
+    line = [Answer(Translation((first, second)), None) for first, second in (("A red", "A"), ("ball.", "dog."))]
+    search = search_config(banned=("red ball",), beam_size=2)
+    with pytest.raises(Unanswerable, match="line 2: .* where two of them meet"):
+        texts_of("x\nx y", [line[:1], line], 1, search)
+    assert texts_of("x y", [line], 2, dataclasses.replace(search, banned=("dog",))) == ["A red ball."]
+
+
+def test_line_breaks_and_spaces_stay(server):
+    status, answer = server.post("/translate", {"q": f"\n{TEXTS[0]}\r\n\r\n {TEXTS[1]}\n", "source": "en", "target": "de"})
+    lines = answer["translatedText"].split("\n")
+    assert status == 200
+    assert [bool(line.strip()) for line in lines] == [False, True, False, True, False]
+    assert lines[1].endswith("\r")
+    assert lines[2] == "\r"
+    assert server.post("/translate", {"q": "  ", "source": "en", "target": "de"}) == (200, {"translatedText": ""})
+
+
+def test_forms_and_addresses_bring_fields_too(server):
+    expected = server.post("/translate", {"q": TEXTS[0], "source": "en", "target": "de"})
+    encoded = urllib.parse.urlencode({"q": TEXTS[0], "source": "en", "target": "de"})
+    form = "application/x-www-form-urlencoded"
+    assert server.post("/translate", encoded.encode(), form) == expected
+    assert server.post(f"/translate?{encoded}", b"", form) == expected
+    several = urllib.parse.urlencode([("q", text) for text in TEXTS[:2]] + [("source", "en"), ("target", "de")])
+    assert server.post("/translate", several.encode(), form) == server.post(
+        "/translate", {"q": TEXTS[:2], "source": "en", "target": "de"})
+    parts = "".join(
+        f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in urllib.parse.parse_qsl(encoded)) + "--x--\r\n"
+    assert server.post("/translate", parts.encode(), "multipart/form-data; boundary=x") == expected
+
+
+def test_details_spell_the_text_and_its_translations(server, by_command_line):
+    q = f"{TEXTS[0]}\n{TEXTS[1]}"
+    status, answer = server.post("/details", {"q": q, "source": "en", "target": "de", "alternatives": 2})
+    assert status == 200
+    [lines] = answer["texts"]
+    for text, line, expected in zip(q.split("\n"), lines, by_command_line, strict=False):
+        assert "".join(span for sentence in line for span in sentence["source"]) == text
+        [sentence] = line
+        assert [translation["text"] for translation in sentence["translations"]] == expected.split("\t")
+        for translation in sentence["translations"]:
+            assert "".join(token["text"] for token in translation["tokens"]).strip() == translation["text"]
+            for token in translation["tokens"]:
+                assert token["log_probability"] <= 0
+                assert len(token["attention"]) == len(sentence["source"])
+                assert 0 <= sum(token["attention"]) <= 1.01
+
+
+# A request whose body has only begun.
+BEGUN = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+WHOLE = {"q": "a", "source": "en", "target": "de"}
+REFUSED = [
+    ({"source": "en", "target": "de"}, 400, "Invalid request: missing q parameter"),
+    ({"q": "", "source": "en", "target": "de"}, 400, "Invalid request: missing q parameter"),
+    ({"q": "a", "target": "de"}, 400, "Invalid request: missing source parameter"),
+    ({"q": "a", "source": "en", "target": None}, 400, "Invalid request: missing target parameter"),
+    (WHOLE | {"target": "xx"}, 400, "xx is not supported"),
+    (WHOLE | {"source": "xx"}, 400, "xx is not supported"),
+    (WHOLE | {"target": "en"}, 400, "English (en) is not available as a target language from English (en)"),
+    (WHOLE | {"source": "auto", "target": "xx"}, 400, "xx is not supported"),
+    (WHOLE | {"format": "html"}, 400, "html format is not supported"),
+    (WHOLE | {"alternatives": 99}, 400, "Invalid request: alternatives parameter must be <= 4"),
+    (WHOLE | {"alternatives": -1}, 400, "Invalid request: alternatives parameter: "),
+    (WHOLE | {"alternatives": "many"}, 400, "Invalid request: alternatives parameter: "),
+    (WHOLE | {"q": 7}, 400, "Invalid request: q parameter: "),
+    (WHOLE | {"q": {"a": "b"}}, 400, "Invalid request: q parameter: "),
+    (WHOLE | {"q": ["a", None]}, 400, "Invalid request: q parameter: "),
+    (WHOLE | {"q": "a" * 3001}, 400, "Invalid request: request (3001) exceeds text limit (3000)"),
+    (WHOLE | {"q": ["a"] * 51}, 400, "Invalid request: request (51) exceeds text limit (50)"),
+    (WHOLE | {"q": "b\n" + "ü" * 1500}, 400, "line 2: "),
+    (WHOLE | {"q": "\ud800"}, 400, "Invalid request: q parameter: "),
+    (WHOLE | {"source": "\udfff"}, 400, "Invalid request: source"),
+    (WHOLE | {"target": "\ud800"}, 400, "Invalid request: target"),
+    (WHOLE | {"api_key": ["x"]}, 400, "Invalid request: api_key"),
+    (["q"], 400, "Invalid JSON format"), (b"{", 400, "Invalid JSON format"), (b"", 400, "Invalid JSON format"),
+    (b"\xff\xfe\x00", 400, "Invalid JSON format"), (b"[" * 20_000, 400, "Invalid JSON format"),
+    (b'{"q": ' + b"9" * 9000 + b"}", 400, "Invalid JSON format"),
+    (b"{" * 1_000_000, 413, "Invalid request: its body is larger"),
+    (WHOLE | {"q": "a" * 200_000}, 413, "Invalid request: its body is larger"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_answered_is_told_in_the_api_s_shape(server, fields, status, message):
+    for path in ("/translate", "/details"):
+        got, answer = server.post(path, fields)
+        assert (got, list(answer)) == (status, ["error"])
+        assert answer["error"].startswith(message)
+
+
+def test_odd_texts_are_answered(server):
+    for q in ("\x00", "a\x00b", "\u202e\ufeff\u0301", "😀" * 50, "<script>alert(1)</script>", "\x1b[31m", "¿", "\u2028"):
+        for path in ("/translate", "/details", "/detect"):
+            status, _ = server.post(path, WHOLE | {"q": q})
+            assert status == 200
+
+
+def test_other_paths(server):
+    for path, expected in (("/suggest", 403), ("/translate_file", 403)):
+        status, answer = server.post(path, {})
+        assert (status, list(answer)) == (expected, ["error"])
+    for path in ("/nowhere", "/../api.py", "/%2e%2e/app.py", "/docs", "/openapi.json"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            server.get(path)
+        assert caught.value.code == 404
+        assert list(json.load(caught.value)) == ["error"]
+    for method, path, allowed in (("GET", "/translate", "POST"), ("DELETE", "/languages", "GET"), ("POST", "/", "GET")):
+        with contextlib.closing(http.client.HTTPConnection(server.host, server.port)) as connection:
+            connection.request(method, path)
+            response = connection.getresponse()
+            assert (response.status, list(json.load(response))) == (405, ["error"])
+            assert allowed in response.headers["Allow"]
+    settings = server.get("/frontend/settings")
+    assert settings["charLimit"] == 3000
+    assert settings["keyRequired"] is False
+    assert settings["language"]["target"] == {"code": "de", "name": "German"}
+    assert server.get("/health")["status"] == "ok"
+
+
+def test_what_is_no_http_is_turned_away(server):
+    for data in (b"\x00\x01\x02\r\n\r\n", b"POST /translate HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+                 b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 200_000 + b"\r\n\r\n"):
+        with (socket.create_connection((server.host, server.port), timeout=30) as connection,
+              contextlib.suppress(ConnectionError)):  # it may be turned away before it has said all
+            connection.sendall(data)
+            assert connection.recv(100).split(b" ")[1] == b"400"
+    with socket.create_connection((server.host, server.port)) as connection:  # leaves in the middle of its request
+        connection.sendall(BEGUN)
+    assert server.get("/health")["status"] == "ok"
+
+
+def test_keys_and_origins(server, trained_folder, tmp_path):
+    (tmp_path / "keys").write_text("sesame\n öffne dich \n\n")
+
+    def allowed(by: Server, origin: str) -> str | None:
+        with urllib.request.urlopen(urllib.request.Request(by.url + "/languages", headers={"Origin": origin})) as response:
+            return response.headers["Access-Control-Allow-Origin"]
+
+    def from_page_of(by: Server, origin: str, site: str | None = None) -> int:
+        fields = urllib.parse.urlencode(WHOLE | {"api_key": "sesame"}).encode()
+        told = {"Origin": origin} | ({} if site is None else {"Sec-Fetch-Site": site})  # which not all are told
+        return by.post("/translate", fields, "application/x-www-form-urlencoded", **told)[0]
+
+    assert allowed(server, "https://example.org") is None
+    assert from_page_of(server, server.url, "same-origin") == 200
+    assert from_page_of(server, "https://example.org", "cross-site") == 403
+    assert from_page_of(server, server.url) == 200
+    assert from_page_of(server, "http://example.org") == 403
+    with serving(
+            tmp_path / "log", f"run={trained_folder}", f"keys={tmp_path / 'keys'}", "origins=[https://example.org]") as keyed:
+        assert allowed(keyed, "https://example.org") == "https://example.org"
+        assert allowed(keyed, "https://example.com") is None
+        assert from_page_of(keyed, "https://example.org", "cross-site") == 200
+        assert from_page_of(keyed, "https://example.com", "cross-site") == 403
+        assert from_page_of(keyed, "https://example.org") == 200
+        assert keyed.get("/frontend/settings")["keyRequired"] is True
+        assert LibreTranslateAPI(keyed.url, "sesame").translate("a", "en", "de")
+        assert keyed.post("/detect", {"q": "a", "api_key": "öffne dich"})[0] == 200
+        for path in ("/translate", "/details", "/detect"):
+            assert keyed.post(path, WHOLE | {"api_key": "Sesame"}) == (403, {"error": "Invalid API key"})
+            assert keyed.post(path, WHOLE) == (400, {"error": "Please contact the server operator to get an API key"})
+        assert keyed.stop(signal.SIGINT) == 128 + signal.SIGINT
+        assert "sesame" not in keyed.said
+        assert "Traceback" not in keyed.said
+
+
+def test_only_known_hosts_are_answered(server):
+    def asked(host: str) -> tuple[int, Any]:
+        return server.post("/translate", WHOLE, Host=host)
+
+    for host in ("LOCALHOST:80", "localhost.:80", "127.0.0.1:9", "[::1]:5000", "192.168.1.7", socket.gethostname()):
+        assert asked(host)[0] == 200, host
+    for host in ("evil.example", "evil.example:5000", "localhost.evil.example", "127.0.0.1.evil.example", "x@a@b", "[", ":80"):
+        status, answer = asked(host)
+        assert (status, list(answer)) == (403, ["error"]), host
+    with contextlib.closing(http.client.HTTPConnection(server.host, server.port)) as connection:
+        connection.request("GET", "/", headers={"Host": "evil.example"})  # nor does the page open there
+        assert connection.getresponse().status == 403
+
+
+def test_more_hosts_can_be_named(trained_folder):
+    for hosts in (("Example.org",), ("*",)):
+        with held(trained_folder, hosts=hosts) as (server, _, gate):
+            gate.set()
+            assert server.post("/translate", WHOLE, Host="example.org:80")[0] == 200
+
+
+def test_running_out_of_files_is_one_line_in_the_log(server):
+    process = server.process.pid
+    before = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    opened = sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
+    with contextlib.ExitStack() as clients:
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (opened + 3, before[1]))
+        for _ in range(100):
+            clients.enter_context(socket.create_connection((server.host, server.port)))
+        until(lambda: "Too many open files" in server.said)
+        resource.prlimit(process, resource.RLIMIT_NOFILE, before)
+    assert server.post("/translate", WHOLE)[0] == 200
+    assert server.said.count("Too many open files") == 1
+    assert server.said.count("\n") < 20
+
+
+@pytest.mark.parametrize(("limits", "wanted", "expected"), [
+    ((20_000, 20_000), 1000, (1000, 128)), ((256, 20_000), 1000, (1000, 128)), ((256, 256), 1000, None),
+    ((20, 20), 1000, "ulimit -n")])
+def test_connections_stay_within_the_limit_of_files(monkeypatch, capfd, limits, wanted, expected):
+    raised = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, to: raised.append(to))
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            connections.within_open_files(wanted)
+        return
+    most, backlog = connections.within_open_files(wanted)
+    if expected is None:
+        assert 8 <= most < most + backlog < 256 - connections.SPARE_FILES
+        assert f"allows {most}" in capfd.readouterr().err
+    else:
+        assert (most, backlog) == expected
+        assert bool(raised) == (limits[0] < 1000)
+
+
+def test_a_stop_answers_what_it_accepted_and_takes_no_more(trained_folder, tmp_path):
+    many = {"q": "\n".join(TEXTS * 3), "source": "en", "target": "de"}
+    with serving(tmp_path / "log", f"run={trained_folder}", "search.batch_tokens=400") as server:
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(server.post, "/translate", many) for _ in range(8)]
+            until(lambda: server.get("/health")["waiting"] > 100)
+            server.process.send_signal(signal.SIGTERM)
+            answers = [future.result() for future in asked]
+        assert server.process.wait(60) == 128 + signal.SIGTERM
+        assert {status for status, _ in answers} == {200}
+        assert all(answer == answers[0][1] for _, answer in answers)
+        assert "Traceback" not in server.said
+        with pytest.raises(ConnectionRefusedError):
+            server.post("/translate", many)
+
+
+def test_mistakes_are_told_in_one_line(script, trained_folder, tmp_path):
+    (tmp_path / "keys").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_user_error(script("serve", f"run={trained_folder}", f"port={port}"), f"port={port}", "in use")
+    assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'keys'}"), "holds no key")
+    for option, words in (
+            ("origins=[example.org]", "https://example.org"), ("origins=['https://example.org/']", "without a path"),
+            ("origins=['https://']", "scheme and host"), ("hosts=['https://x.org']", "without scheme"),
+            ("hosts=['x.org:80']", "port"), ("max_connections=0", "max_connections")):
+        with pytest.raises(UserError, match=words):
+            from_hydra(ServeConfig, composed("serve", option))
+    os.mkfifo(tmp_path / "fifo")
+    assert_user_error(script("serve", f"run={trained_folder}", "port=0", f"keys={tmp_path / 'fifo'}"), "fifo", "regular")
+    with pytest.raises(UserError, match="another run is for en to de"):
+        Service(from_hydra(ServeConfig, composed("serve")), [str(trained_folder)] * 2)
+
+
+# The server in this process, whose work can be held up
+
+
+@contextlib.contextmanager
+def held(run: Path, *, patience: float = 10, **options: Any) -> Iterator[tuple[Server, Service, threading.Event]]:
+    """A server that begins no batch while the event is not set."""
+    config = dataclasses.replace(from_hydra(ServeConfig, composed("serve", "device=cpu")), **options)
+    service = Service(config, [str(run)])
+    gate = threading.Event()
+    work = service.batcher._translate
+    service.batcher._translate = lambda *batch: (gate.wait(), work(*batch))[1]
+    listening = socket.create_server(("127.0.0.1", 0))
+    runner = connections.Server(create_app(Api(service, config)), config.max_connections, patience=patience)
+    thread = threading.Thread(target=runner.run, kwargs={"sockets": [listening]})
+    thread.start()
+    front = Server.__new__(Server)
+    front.host, front.port = listening.getsockname()
+    front.url = f"http://{front.host}:{front.port}"
+    try:
+        yield front, service, gate
+    finally:
+        gate.set()
+        runner.should_exit = True
+        thread.join()
+        service.close()
+
+
+def test_requests_that_wait_together_are_one_batch(trained_folder):
+    with held(trained_folder) as (server, service, gate), ThreadPoolExecutor(9) as pool:
+        asked = [pool.submit(server.post, "/translate", WHOLE)]
+        until(lambda: service.batcher._stack)
+        asked += [pool.submit(server.post, "/translate", WHOLE | {"q": text}) for text in TEXTS[:8]]
+        until(lambda: service.batcher.waiting == 8)
+        gate.set()
+        assert {future.result()[0] for future in asked} == {200}
+        assert server.get("/health") == {"status": "ok", "waiting": 0, "sentences": 9, "batches": 2}
+
+
+def test_a_search_is_interrupted_for_a_shorter_sentence(trained_folder, monkeypatch):
+    monkeypatch.setattr(batcher, "PATIENCE", 0)
+    service = Service(from_hydra(ServeConfig, composed("serve", "device=cpu")), [str(trained_folder)])
+    endless = " ".join(TEXTS * 3).replace(".", "")
+
+    async def ask() -> None:
+        long = asyncio.ensure_future(service.translate([endless], ["en"], "de"))
+        while not service.batcher._stack:
+            await asyncio.sleep(0.001)
+        short = asyncio.ensure_future(service.translate([TEXTS[0]], ["en"], "de"))
+        done, _ = await asyncio.wait({long, short}, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {short}
+        assert await long == await service.translate([endless], ["en"], "de")
+
+    try:
+        asyncio.run(ask())
+    finally:
+        service.close()
+
+
+def test_a_full_queue_sends_away(trained_folder):
+    with held(trained_folder, max_waiting=1) as (server, service, gate), ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(server.post, "/translate", WHOLE)]
+        until(lambda: service.batcher._stack)
+        asked.append(pool.submit(server.post, "/translate", WHOLE))
+        until(lambda: service.batcher.waiting == 1)
+        connection = http.client.HTTPConnection(server.host, server.port)
+        connection.request("POST", "/translate", json.dumps(WHOLE), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 503
+        assert int(response.headers["Retry-After"]) > 0
+        assert json.load(response)["error"].startswith("Slowdown")
+        connection.close()
+        gate.set()
+        assert {future.result()[0] for future in asked} == {200}
+
+
+def test_who_sends_no_request_is_dropped(trained_folder):
+    """Nor one after another, slowly, nor the rest of a body that nobody reads, nor who takes no answer."""
+    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    with held(trained_folder, patience=0.3) as (server, _, _):
+        def dropped(begins: bytes, drips: bytes, reads: bool = True) -> bool:
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                client.connect((server.host, server.port))
+                client.settimeout(0.05)
+                end = time.monotonic() + 30
+                while time.monotonic() < end:
+                    try:
+                        client.sendall(begins or drips)
+                        begins = b""
+                        if reads and not client.recv(1 << 16):
+                            return True
+                    except TimeoutError:
+                        continue
+                    except ConnectionError:
+                        return True
+            return False
+
+        assert dropped(b"", b"")
+        assert dropped(b"G", b"E")
+        assert dropped(ask + b"\r\n", b"")
+        assert dropped(ask + b"\r\nGET", b"X")
+        assert dropped(ask + b"Content-Length: 99999\r\n\r\n", b"x")
+        assert dropped((b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n") * 2000, b"G", reads=False)
+        assert server.get("/health")["status"] == "ok"
+
+
+def test_an_answer_may_take_longer_than_a_request(trained_folder):
+    with held(trained_folder, patience=0.1) as (server, service, gate), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, "/translate", WHOLE)
+        until(lambda: service.batcher._stack)
+        end = time.monotonic() + 0.3
+        until(lambda: time.monotonic() > end)
+        gate.set()
+        assert asked.result()[0] == 200
+
+
+def test_more_connections_than_allowed_are_sent_away(trained_folder):
+    with held(trained_folder, max_connections=2) as (server, _, _):
+        with contextlib.ExitStack() as idle:
+            for _ in range(2):
+                idle.enter_context(socket.create_connection((server.host, server.port)))
+            connection = http.client.HTTPConnection(server.host, server.port)
+            connection.connect()
+            answer = http.client.HTTPResponse(connection.sock)  # before anything is asked
+            answer.begin()
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+            assert json.load(answer)["error"].startswith("Slowdown")
+            connection.close()
+        assert server.get("/health")["status"] == "ok"
+
+
+def test_what_takes_too_long_fails(trained_folder):
+    with held(trained_folder, timeout=0.2) as (server, _, _):
+        status, answer = server.post("/translate", WHOLE)
+        assert (status, list(answer)) == (504, ["error"])
+        with socket.create_connection((server.host, server.port), timeout=30) as slow:  # its body never comes
+            slow.sendall(BEGUN)
+            assert slow.recv(100).split(b" ")[1] == b"504"
+
+
+def test_who_leaves_waits_no_longer(trained_folder):
+    with held(trained_folder) as (server, service, _):
+        for waiting in (0, 1):  # the first is in work
+            connection = http.client.HTTPConnection(server.host, server.port)
+            connection.request("POST", "/translate", json.dumps(WHOLE), {"Content-Type": "application/json"})
+            until(lambda: service.batcher._stack and service.batcher.waiting == waiting)  # noqa: B023 called at once
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        until(lambda: service.batcher.waiting == 0)
+
+
+# Load
+
+
+@pytest.mark.torture
+def test_load(tmp_path, trained_folder, script):
+    """`LOAD_RUN=runs/x LOAD_TEXTS=file LOAD_CLIENTS=16 LOAD_SECONDS=60`: others than the tests' own."""
+    run = Path(os.environ.get("LOAD_RUN", trained_folder))
+    texts = Path(os.environ["LOAD_TEXTS"]).read_text().splitlines() if "LOAD_TEXTS" in os.environ else TEXTS
+    clients, seconds = int(os.environ.get("LOAD_CLIENTS", "16")), float(os.environ.get("LOAD_SECONDS", "60"))
+    expected = script("translate", f"run={run}", stdin="\n".join(texts).encode()).stdout.decode().splitlines()
+    assert len(expected) == len(texts)
+    with serving(tmp_path / "log", f"run={run}") as server:
+        languages = server.get("/frontend/settings")["language"]
+        source, target = languages["source"]["code"], languages["target"]["code"]
+        end = time.monotonic() + seconds
+
+        def ask(client: int) -> list[float]:
+            """The seconds that each answer took."""
+            api, taken, number = LibreTranslateAPI(server.url), [], client
+            while (begun := time.monotonic()) < end:
+                number = (number + clients) % len(texts)
+                assert api.translate(texts[number], source, target) == expected[number]
+                taken.append(time.monotonic() - begun)
+            return taken
+
+        with ThreadPoolExecutor(clients) as pool:
+            taken = sorted(second for of_client in pool.map(ask, range(clients)) for second in of_client)
+        health = server.get("/health")
+        assert "Traceback" not in server.said
+    p50, p95, p99 = (1000 * taken[int(len(taken) * share)] for share in (0.5, 0.95, 0.99))
+    print(f"\n{clients} clients, {seconds:g} s: {len(taken):,} sentences, {len(taken) / seconds:.1f}/s, p50 {p50:.0f} ms, "
+          f"p95 {p95:.0f} ms, p99 {p99:.0f} ms, {health['sentences'] / health['batches']:.1f} sentences a batch, 0 errors")

@@ -1,0 +1,342 @@
+"""The page that is served at /, in a real Chromium without a screen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+pytest.importorskip("selenium", reason="selenium is not installed: the extra `dev` has it")
+if not (shutil.which("chromium") and shutil.which("chromedriver")):
+    pytest.skip("no chromium and chromedriver: Debian's packages of these names", allow_module_level=True)
+
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.conftest import PAIRS
+from tests.support.server import Server, serving
+
+FLAGS = (
+    "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+    "disable-component-update", "disable-sync", "window-size=1200,900")
+TEXTS = [source for source, _ in PAIRS[::40]]
+
+
+class Browser:
+    """The page as a person sees it."""
+
+    def __init__(self, profile: Path) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium") or ""
+        for flag in (*FLAGS, f"user-data-dir={profile}"):
+            options.add_argument(f"--{flag}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+
+    def open(self, server: Server) -> None:
+        self.driver.get(server.url)
+        self.until(lambda: self["source"].find_elements(By.TAG_NAME, "option"))
+
+    def __getitem__(self, name: str) -> WebElement:
+        return self.driver.find_element(By.ID, name)
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def until(self, happened: object) -> None:
+        WebDriverWait(self.driver, 60).until(lambda _: happened())  # type: ignore[operator]
+
+    def type(self, text: str) -> None:
+        self["text"].send_keys(text)
+        self.until_translated()
+
+    def paste(self, text: str) -> None:
+        self.driver.execute_script(
+            "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))", self["text"], text)
+
+    def until_translated(self) -> None:
+        self.until(lambda: self.all(".word") and not self.all("#output.waiting"))
+
+    def keys(self, *keys: str) -> None:
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    @property
+    def focused(self) -> WebElement:
+        return self.driver.switch_to.active_element
+
+    def weights(self) -> list[float]:
+        """Of the marks under the text, from where it begins."""
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll('#mirror span')].map(e => +e.style.getPropertyValue('--weight'))")
+
+    def wide(self) -> tuple[int, int]:
+        """What the page takes, and what there is."""
+        return self.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+
+
+@pytest.fixture(scope="module")
+def server(trained_folder, reverse_folder, tmp_path_factory) -> Iterator[Server]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(log, f"run=[{trained_folder},{reverse_folder}]", "max_characters=300") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def page(chromium, server) -> Iterator[Browser]:
+    """Fresh; in the end it must have asked nobody else and the console must be empty."""
+    chromium.open(server)
+    yield chromium
+    loaded = chromium.driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert loaded
+    assert all(address.startswith(server.url + "/") for address in loaded)
+    assert not [entry for entry in chromium.driver.get_log("browser") if "status of 400" not in entry["message"]]
+
+
+def by_api(server: Server, text: str, alternatives: int = 0) -> dict:
+    return server.post("/translate", {"q": text, "source": "en", "target": "de", "alternatives": alternatives})[1]
+
+
+def test_it_translates_as_one_types(page, server):
+    page.type(TEXTS[0])
+    assert page["output"].text == by_api(server, TEXTS[0])["translatedText"]
+    page.type("\n\n" + TEXTS[1])
+    assert page["output"].text.split("\n")[-1] == by_api(server, TEXTS[1])["translatedText"]
+    assert len(page.all("#output p")) == 3
+    page["clear"].click()
+    assert page["output"].text == ""
+    assert page.focused == page["text"]
+
+
+def test_only_what_changed_is_asked_for(page):
+    page.type(TEXTS[0])
+    page.driver.execute_script(
+        "const real = fetch; window.asked = []; fetch = (...a) => { asked.push(a[1].body); return real(...a); }")
+    page.type("\n" + TEXTS[1])
+    asked = page.driver.execute_script("return asked")
+    assert not any(TEXTS[0] in body for body in asked)
+    assert any(TEXTS[1] in body for body in asked)
+
+
+def test_pointing_at_a_word_marks_what_it_was_read_from(page):
+    page.type(TEXTS[0])
+    assert not any(page.weights())
+    ActionChains(page.driver).move_to_element(page.all(".word")[0]).perform()
+    assert max(page.weights()) == 1
+    assert "% sure" in page["told"].text
+    ActionChains(page.driver).move_to_element(page["clear"]).perform()
+    assert not any(page.weights())
+    doubts = page.driver.execute_script(
+        "return [...document.querySelectorAll('.word span')].map(e => +e.style.getPropertyValue('--doubted'))")
+    assert all(0 <= doubt <= 1 for doubt in doubts)
+    assert any(doubts)
+
+
+@pytest.mark.parametrize(("attention", "from_what"), [
+    ([0.1, 0.2, 0.7], "station"), ([0.0, 0.0, 1.0], ""), ([0.6, 0.1, 0.3], "the")])
+def test_punctuation_is_never_named_as_a_word_s_origin(page, attention, from_what):
+    tokens = [{"text": "Bahn", "log_probability": 0, "attention": attention}, {"text": "hof", "log_probability": 0,
+              "attention": attention}, {"text": "?", "log_probability": 0, "attention": [0, 0, 1]}]
+    translation = {"text": "Bahnhof?", "score": 0, "tokens": tokens}
+    answer = {"texts": [[[{"source": ["the", " station", "?"], "translations": [translation]}]]]}
+    page.driver.execute_script("const answer = JSON.stringify(arguments[0]); fetch = async () => new Response(answer)", answer)
+    page["text"].send_keys("the station?")
+    page.until(lambda: page.all(".word"))
+    ActionChains(page.driver).move_to_element(page.all(".word")[0]).perform()
+    assert page["told"].text == "“Bahnhof?”, 100 % sure" + (f", from “{from_what}”" if from_what else "")
+    assert page.weights()[2] == 0
+
+
+def test_the_keyboard_alone_suffices(page, server):
+    page.keys(TEXTS[0])  # the text has the focus
+    page.until_translated()
+    expected = by_api(server, TEXTS[0], 3)
+    page.keys(*Keys.TAB * 2)  # past the clear button
+    words = page.all(".word")
+    assert page.focused == words[0]
+    page.keys(Keys.ARROW_RIGHT)
+    assert page.focused == words[1]
+    assert max(page.weights()) == 1
+    page.keys(Keys.END, Keys.ENTER)
+    assert page.focused == words[-1]
+    page.keys(Keys.TAB)
+    assert page.focused == page["copy"]
+    page.keys(Keys.TAB, Keys.TAB, Keys.ENTER)  # the second of the translations
+    assert page["output"].text == expected["alternatives"][0]
+    assert page.focused.get_attribute("aria-pressed") == "true"
+
+
+def test_the_ranked_translations_have_scores(page, server):
+    page.type(TEXTS[0])
+    expected = by_api(server, TEXTS[0], 3)
+    assert [e.text for e in page.all("#ranked span")] == [expected["translatedText"], *expected["alternatives"]]
+    scores = [float(e.get_attribute("value")) for e in page.all("#ranked data")]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_markup_stays_text(page):
+    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    page["text"].send_keys(hostile)
+    page.until_translated()
+    assert page.driver.execute_script("return document.getElementById('mirror').textContent") == hostile + "\n"
+    translation = {"text": "<img src=x onerror=alert(3)>", "score": 0, "tokens": []}
+    answer = {"texts": [[[{"source": ["a"], "translations": [translation]}]]]}
+    page.driver.execute_script("const answer = JSON.stringify(arguments[0]); fetch = async () => new Response(answer)", answer)
+    page["text"].send_keys("\na")
+    page.until(lambda: "alert(3)" in page["output"].text)
+    assert not page.all("#output img, #mirror img, #ranked img, main script")
+
+
+def test_what_goes_wrong_is_told(page, server):
+    page.paste("a" * 301)
+    assert "longer than 300" in page["error"].text
+    page["clear"].click()
+    assert not page["error"].is_displayed()
+    page.driver.execute_script("window.real = fetch; fetch = async () => { throw new TypeError('gone'); }")
+    page["text"].send_keys("a")
+    page.until(lambda: page["error"].text == "The server does not answer.")
+    page.driver.execute_script(
+        "let times = 0; fetch = async (...a) => times++ ? real(...a) : new Response('{\"error\": \"Slowdown\"}',"
+        " { status: 503, headers: { 'Retry-After': '1' } })")
+    page["text"].send_keys("b")
+    page.until_translated()  # it comes again by itself
+    assert not page["error"].is_displayed()
+
+
+def test_an_old_answer_never_replaces_a_newer_one(page, server):
+    page.driver.execute_script(
+        "const real = fetch; let first = true; fetch = async (path, options) => { const slow = first; first = false;"
+        " const answer = await real(path, slow ? { ...options, signal: undefined } : options);"
+        " if (slow) await new Promise(done => setTimeout(done, 1500)); window.late = slow; return answer; }")
+    page["text"].send_keys(TEXTS[0])
+    page.until(lambda: page.driver.execute_script("return performance.getEntriesByName(location.href + 'details').length > 0"))
+    page["text"].send_keys(Keys.CONTROL, "a")
+    page["text"].send_keys(TEXTS[1])
+    page.until(lambda: page.driver.execute_script("return window.late"))
+    page.until_translated()
+    assert page["output"].text == by_api(server, TEXTS[1])["translatedText"]
+
+
+def test_languages_are_detected_and_swapped(page):
+    page.type(TEXTS[0])
+    translated = page["output"].text
+    page["swap"].click()
+    page.until_translated()
+    assert page["text"].get_attribute("value") == translated
+    assert page["source"].get_attribute("value") == "de"
+    assert page["output"].get_attribute("lang") == "en"
+    page["source"].send_keys("Detect")
+    page.until(lambda: "Detected: " in page["source"].text)
+
+
+def test_swapping_leaves_what_has_no_translation_yet(page):
+    page.type(TEXTS[0])
+    page.driver.execute_script("""
+        const text = document.getElementById("text");
+        text.value += "\\n" + arguments[0];
+        text.dispatchEvent(new Event("input"));
+        document.getElementById("swap").click();""", TEXTS[1])
+    assert page["text"].get_attribute("value") == f"{TEXTS[0]}\n{TEXTS[1]}"
+    assert page["source"].get_attribute("value") == "de"
+
+
+def test_a_line_that_is_refused_is_quoted(page):
+    page.type(TEXTS[0])
+    page.driver.execute_script("fetch = async () => new Response('{\"error\": \"line 1: too long\"}', {status: 400})")
+    page["text"].send_keys("\n" + TEXTS[1])
+    page.until(lambda: page["error"].text == f"“{TEXTS[1]}”: too long")
+
+
+def test_what_stands_beside_a_refused_line_is_translated(page):
+    page.driver.execute_script("""
+        const ask = window.fetch, bad = arguments[0];
+        window.fetch = async (path, options) => {
+          const lines = JSON.parse(options.body).q.split("\\n"), at = 1 + lines.indexOf(bad);
+          return at ? new Response(JSON.stringify({error: `line ${at}: too long`}), {status: 400}) : ask(path, options);
+        };""", TEXTS[1])
+    page.paste("\n".join(TEXTS[:3]))
+    page.until_translated()
+    page.until(lambda: page["error"].text == f"“{TEXTS[1]}”: too long")
+    assert [bool(line.text) for line in page.all("#output p")] == [True, False, True]
+    page.paste(TEXTS[0])  # without it, nothing is wrong
+    page.until(lambda: not page["error"].text)
+
+
+def test_it_copies(page):
+    page.type(TEXTS[0])
+    page["copy"].click()
+    page.until(lambda: page["told"].text in ("Copied", "Selected: copy it with Ctrl+C"))
+
+
+def test_a_narrow_screen_needs_no_sideways_scrolling(page):
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 375, "height": 800, "deviceScaleFactor": 2, "mobile": True})
+    try:
+        page.type(TEXTS[0] + "w" * 90)
+        takes, there_is = page.wide()
+        assert takes <= there_is == 375
+        text, output = page["text"].rect, page["output"].rect
+        assert output["y"] >= text["y"] + text["height"]
+        buttons = [button.rect for button in page.all("button") if button.is_displayed()]
+        assert buttons
+        assert all(min(rect["width"], rect["height"]) >= 40 for rect in buttons)  # a finger's width
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_text_and_its_mirror_lie_letter_on_letter(page):
+    page.type("\n".join(TEXTS) + " " + "w" * 90)
+    text, mirror = page["text"], page["mirror"]
+    assert text.rect == mirror.rect
+    height = page.driver.execute_script("return [arguments[0].scrollHeight, arguments[0].clientHeight]", text)
+    assert height[0] == height[1]  # nothing of it is hidden
+    for name in ("font", "padding", "letter-spacing", "white-space", "overflow-wrap", "unicode-bidi", "text-align"):
+        assert text.value_of_css_property(name) == mirror.value_of_css_property(name), name
+
+
+def test_languages_from_right_to_left(page):
+    page.paste("שלום")
+    assert page.driver.execute_script("return getComputedStyle(document.getElementById('text')).direction") == "rtl"
+    page.until_translated()
+
+
+def luminance(colour: list[float]) -> float:
+    parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in (value / 255 for value in colour)]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_suffices(page, scheme):
+    """WCAG AA, 4.5 to 1, also where a word is tinted most."""
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    over = """const shade = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+        return (colours) => { for (const c of colours) { shade.fillStyle = c; shade.fillRect(0, 0, 1, 1); }
+        return [...shade.getImageData(0, 0, 1, 1).data].slice(0, 3); }"""
+    try:
+        for front, *back in (
+                ("--ink", "--panel"), ("--faint", "--panel"), ("--faint", "--ground"), ("--alarm", "--panel"),
+                ("--ink", "--panel", "--doubt 54%"), ("--ink", "--panel", "--accent 45%")):
+            colours = page.driver.execute_script(f"const paint = (() => {{ {over} }})();" + """
+                const box = document.body.appendChild(document.createElement('i'));
+                const value = name => { const [n, part] = name.split(' ');
+                  box.style.color = `color-mix(in oklab, var(${n}) ${part ?? '100%'}, transparent)`;
+                  return getComputedStyle(box).color; };
+                return arguments[0].map(stack => paint(stack.map(value)));""", [[front], back])
+            bright, dim = sorted(map(luminance, colours), reverse=True)
+            assert (bright + 0.05) / (dim + 0.05) >= 4.5, (scheme, front, back)
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from graphlib import TopologicalSorter
 
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "translator"
 # From the bottom up: a package imports those before it.

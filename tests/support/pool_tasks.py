@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 
 
-def squared() -> partial[int]:
+def square() -> partial[int]:
     return partial(pow, exp=2)
 
 
-def killed() -> partial[None]:
+def send_signal() -> partial[None]:
     return partial(os.kill, os.getpid())
 
 
-def own_number() -> Callable[[object], int]:
+def process_number() -> Callable[[object], int]:
     return lambda _: os.getpid()

@@ -5,7 +5,8 @@ import runpy
 import torch._dynamo
 import torch.distributed.fsdp  # noqa: F401
 
-import tests.system.test_distributed  # noqa: F401
+import tests.support.processes
+import tests.support.trainings  # noqa: F401
 from tests.support.forked import PRELOADED, SCRIPTS
 
 for script in PRELOADED:

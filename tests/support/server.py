@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 
 
 class Server:

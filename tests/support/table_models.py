@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from tests.conftest import search_config
+from tests.support.configurations import search_config
 from translator.config.options import SearchConfig
 from translator.model.active_hypotheses import OpenRows
 from translator.search import Hypothesis

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import PAIRS, ROOT, TINY, assert_user_error, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.configurations import TINY
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.paths import ROOT
 
 SHORT = [*TINY, "train.max_epochs=1", "train.max_minutes=null", "train.batch_tokens=2000"]
 

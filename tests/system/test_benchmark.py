@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.conftest import PAIRS, assert_user_error, model_config, random_model, search_config, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.configurations import model_config, search_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.models import random_model
 from translator.bench.benchmark import DECODING, PHASES, compare, model_flops
 from translator.bench.side_by_side import IMPATIENT, Exported, Ours, one_by_one, twin_of
 from translator.data.batching import Batch, collate

@@ -27,7 +27,9 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, cleaned, random_model, run_config, tokenizer_config
+from tests.support.configurations import run_config, tokenizer_config
+from tests.support.corpora import PAIRS, TRAINING_STATE, cleaned, data_config
+from tests.support.models import random_model
 from translator.config.building import build, read_yaml, to_yaml
 from translator.config.options import MOST_DEMANDED, DataConfig, RunConfig
 from translator.data.batching import Batch, BatchSource, plan_batches
@@ -110,13 +112,6 @@ class Rows:
         for start in range(0, len(self.pairs), size):
             part = self.pairs[start : start + size]
             yield {"source": [source for source, _ in part], "target": [target for _, target in part]}
-
-
-def data_config(**changes: object) -> DataConfig:
-    plain = {
-        "path": None, "config": None, "revision": None, "folder": None, "train": "x", "validation": None, "test": None,
-        "source": "en", "target": "de", "holdout": 3, "limit": None, "max_characters": 100, "max_ratio": 3.0, "cache": "x"}
-    return build(DataConfig, plain | changes)
 
 
 def like(text: str) -> str:
@@ -554,9 +549,6 @@ def test_one_line_in_is_one_line_out_whatever_it_holds(translator, lines, form, 
 
 # Run folders
 
-STATE = TrainingState(
-    update=20, epoch=1, batch=3, tokens=900, seconds=1.5, validations=[{"update": 10, "loss": 2.5, "bleu": 3.0}],
-    recorded={"metrics.jsonl": 0})
 OUTCOME = Outcome(20, "checkpoint of update 10", {"loss": 2.5, "bleu": 3.0}, "a limit")
 REPORT = {"splits": {"train": {"source_longest": 9}}}
 
@@ -585,7 +577,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, run_folder: Path, tokenize
         tensors = weights_of(random_model(vocab=len(tokenizer), seed=update))
         training = {"optimizer.0.0.step": torch.tensor(float(update))}
         weights += [tensors, training]
-        states.append(dataclasses.asdict(dataclasses.replace(STATE, update=update)))
+        states.append(dataclasses.asdict(dataclasses.replace(TRAINING_STATE, update=update)))
         folder.save_checkpoint(update, tensors, training, states[-1])
     return Written(path, folder.load_config(), tokenizer.model, weights, states, folder.load_outcome() or {})
 
@@ -661,7 +653,7 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
 
 
 @share(100)
-@given(values=changed(dataclasses.asdict(STATE)) | VALUE)
+@given(values=changed(dataclasses.asdict(TRAINING_STATE)) | VALUE)
 def test_any_values_are_a_state_of_training_or_a_users_mistake(values, tmp_path_factory):
     try:
         state = state_of(values, Path("checkpoints"), "bleu")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import PAIRS, batch_of, model_config, random_model, run_config, updater_of, write_pairs
-from tests.unit.model.test_transformer import VARIANTS
+from tests.support.configurations import model_config, run_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.models import MODEL_VARIANTS, batch_of, random_model, updater_of
 from tests.support.table_models import ids_of
 from translator.data.batching import pad
 from translator.inference.translator import Translator
@@ -54,7 +55,7 @@ def waits_in(work: Callable[[], object]) -> int:
     return sum("synchronizing" in str(warning.message) for warning in told)
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", MODEL_VARIANTS)
 def test_updates_are_those_of_a_cpu(changes: dict[str, Any]) -> None:
     here, there = updater_of(device=GPU, **changes), updater_of(**changes)
     for ours, theirs in zip(steps_of(here), steps_of(there), strict=True):
@@ -169,7 +170,7 @@ def test_orthogonalised_matrices_are_those_of_a_cpu() -> None:
     torch.testing.assert_close(orthogonalised(matrices.to(GPU)).cpu(), orthogonalised(matrices), **CLOSE)
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", MODEL_VARIANTS)
 def test_steps_with_a_cache_equal_the_full_pass(changes: dict[str, Any]) -> None:
     batch = batch_of((7, 9), (5, 3), (1, 12), (33, 30)).to(GPU)
     source, target = batch.source, batch.target_in

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from tests.conftest import PAIRS, ROOT, model_config, run_config, tokenizer_config, write_pairs
+from tests.support.configurations import model_config, run_config, tokenizer_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.paths import ROOT
 from translator.bench import corpus_growth, growth
 from translator.config.options import RunConfig
 from translator.data.preparation import load_split

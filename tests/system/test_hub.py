@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import PAIRS, ROOT
+from tests.support.corpora import PAIRS
 from tests.support.hub import Hub, Repository, running_hub
+from tests.support.paths import ROOT
 
 # Loads what each line of stdin asks for, in a process of its own: the client reads its settings once, when it is imported.
 WORKER = """
 import json, sys, time
 from itertools import islice
-from tests.conftest import run_config, tokenizer_config
+from tests.support.configurations import run_config, tokenizer_config
 from translator.config.building import build
 from translator.config.options import DataConfig
 from translator.data.preparation import load_split, prepare

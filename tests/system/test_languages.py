@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PAIRS, TINY, Script, assert_user_error, composed, run_config, search_config, tokenizer_config
-from tests.unit.data.test_preparation import config, json_lines, pairs_of, prepared
+from tests.support.commands import Script, assert_user_error
+from tests.support.configurations import TINY, composed, run_config, search_config, tokenizer_config
+from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, prepared_corpus
 from translator.config.building import from_hydra
 from translator.config.commands import EvaluateConfig, ReportConfig
 from translator.config.languages import split_tag, tag_of
@@ -38,20 +39,20 @@ def nested(path: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.mark.parametrize("write", [json_lines, nested])
 def test_every_row_is_read_in_all_directions(tmp_path, write):
     train = write(tmp_path / "train.jsonl", ROWS)
-    assert pairs_of(read(config(tmp_path, train=str(train), **ALL), "train")) == directions(ROWS)
-    streamed = config(tmp_path, train=str(train), validation=str(train), test=str(train), window=50, **ALL)
+    assert pairs_of(read(data_config(tmp_path, train=str(train), **ALL), "train")) == directions(ROWS)
+    streamed = data_config(tmp_path, train=str(train), validation=str(train), test=str(train), window=50, **ALL)
     assert pairs_of(next(windows(streamed))) == directions(ROWS[:50])
 
 
 def test_many_to_one_needs_no_tags(tmp_path):
     train = json_lines(tmp_path / "train.jsonl", ROWS)
-    pairs = pairs_of(read(config(tmp_path, train=str(train), source="en+up", target="de"), "train"))
+    pairs = pairs_of(read(data_config(tmp_path, train=str(train), source="en+up", target="de"), "train"))
     assert pairs == [(row[language], row["de"]) for row in ROWS for language in ("en", "up")]
 
 
 def test_a_language_left_out_of_its_own_pair_leaves_no_choice(tmp_path):
     train = json_lines(tmp_path / "train.jsonl", ROWS)
-    one = config(tmp_path, train=str(train), source="en", target="en+de")
+    one = data_config(tmp_path, train=str(train), source="en", target="en+de")
     assert (one.directions, one.tags) == ((("en", "de"),), ())
     assert pairs_of(read(one, "train")) == [(row["en"], row["de"]) for row in ROWS]
 
@@ -60,7 +61,7 @@ def test_a_language_left_out_of_its_own_pair_leaves_no_choice(tmp_path):
     (None, "missing or not text"), ("", "empty"), (" ", "empty"), ("\u200b", "empty")])
 def test_a_language_that_a_row_lacks_is_counted_not_spelled(tmp_path, lacking, cause):
     rows = [*ROWS, {"en": "A bird.", "de": lacking, "up": "A BIRD."}]
-    report = prepared(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", rows)), **ALL).report["splits"]["train"]
+    report = prepared_corpus(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", rows)), **ALL).report["splits"]["train"]
     assert report["dropped"][cause] == 4
     assert not any("None" in str(example) for example in report["examples"][cause][0][:1])
 
@@ -68,7 +69,7 @@ def test_a_language_that_a_row_lacks_is_counted_not_spelled(tmp_path, lacking, c
 @pytest.mark.parametrize("given", [True, False])
 def test_no_sentence_crosses_from_train_in_any_direction(tmp_path, given):
     held = {"test": str(json_lines(tmp_path / "test.jsonl", ROWS[:20]))} if given else {}
-    corpus = prepared(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", ROWS)), **held, **ALL)
+    corpus = prepared_corpus(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", ROWS)), **held, **ALL)
     trained = {split_tag(text)[1] for pair in pairs_of(corpus.train) for text in pair}
     for rows in (corpus.validation, corpus.test):
         assert len(rows)
@@ -79,7 +80,7 @@ def test_no_sentence_crosses_from_train_in_any_direction(tmp_path, given):
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_a_tag_is_one_piece(tmp_path, joint):
-    data = config(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", ROWS)), **ALL)
+    data = data_config(tmp_path, train=str(json_lines(tmp_path / "train.jsonl", ROWS)), **ALL)
     tokenizer = prepare(data, tokenizer_config(joint=joint), max_tokens=100).source_tokenizer
     assert tokenizer.tags == (">>en<<", ">>de<<", ">>up<<")
     [ids] = tokenizer.encode([tag_of("de") + "She sees two houses."])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.conftest import write_pairs
+from tests.support.corpora import write_pairs
 
 OPTIONS = [
     "data=files", "data.holdout=60", "tokenizer.vocab_size=20", "tokenizer.byte_fallback=false", "model=tiny",

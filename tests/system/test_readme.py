@@ -9,7 +9,9 @@ import subprocess
 import pytest
 from hydra import compose, initialize_config_dir
 
-from tests.conftest import ROOT, recipes_with, run_config
+from tests.support.commands import recipes_with
+from tests.support.configurations import run_config
+from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import ROOT, assert_user_error
+from tests.support.commands import assert_user_error
+from tests.support.paths import ROOT
 from translator.inference.planning import TrainingStatistics
 from translator.inference.translator import Translator
 from translator.runs.run_folder import FORMAT, RunFolder

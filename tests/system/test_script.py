@@ -12,7 +12,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, ROOT, TINY, assert_user_error, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.configurations import TINY
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.paths import ROOT
 from translator.runs.run_folder import RunFolder
 from translator.runtime.overrides import split_words, take_literally
 from translator.runtime.signals import Interrupted, Interruption

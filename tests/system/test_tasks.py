@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TINY
-from tests.unit.data.test_preparation import json_lines
+from tests.support.configurations import TINY
+from tests.support.corpora import json_lines
 
 NAMES, PLACES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus"), ("Oslo", "Rome", "Lima")
 THINGS = ("a lamp", "a kite", "two cups", "some soap", "a map", "three hats", "bread")

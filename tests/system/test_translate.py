@@ -19,7 +19,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import PAIRS, ROOT, Script, assert_user_error, model_config, random_model, search_config
+from tests.support.commands import Script, assert_user_error
+from tests.support.configurations import model_config, search_config
+from tests.support.corpora import PAIRS
+from tests.support.models import random_model
+from tests.support.paths import ROOT
 from translator.data import text_files
 from translator.inference.line_formats import LONGEST, READ_BYTES, arriving_lines, open_input, parse
 from translator.inference.translator import CHUNK, Translator

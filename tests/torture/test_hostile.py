@@ -28,8 +28,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.conftest import PAIRS, ROOT, assert_user_error, cleaned, write_pairs
-from tests.system.test_fuzz import STATE, data_config
+from tests.support.commands import assert_user_error
+from tests.support.corpora import PAIRS, TRAINING_STATE, cleaned, data_config, write_pairs
+from tests.support.paths import ROOT
 from translator.data.cleaning import Counts, HeldOut
 from translator.data.sources import read
 from translator.inference.planning import TrainingStatistics
@@ -39,8 +40,6 @@ from translator.runs.tensorboard import Tracker
 from translator.runtime.atomic_files import load_tensors, save_tensors, sealed
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import Tokenizer
-
-pytestmark = pytest.mark.torture
 
 TINY = [
     "data=files", "name=run", "model=tiny", "model.d_model=16", "model.num_heads=2", "model.d_ff=16", "model.encoder_layers=1",
@@ -387,7 +386,7 @@ def test_a_state_is_what_asdict_makes(trained):
     """The state that test_fuzz.py changes has the fields of a real one."""
     run = RunFolder(trained / "run")
     _, _, state = run.checkpoints.load(run.checkpoints.resumable()[0])
-    assert state.keys() == dataclasses.asdict(STATE).keys()
+    assert state.keys() == dataclasses.asdict(TRAINING_STATE).keys()
 
 
 # Data
@@ -526,7 +525,7 @@ import resource, sys
 from pathlib import Path
 import datasets
 datasets.config.HF_DATASETS_CACHE = Path(sys.argv[2])
-from tests.torture.test_hostile import data_config
+from tests.support.corpora import data_config
 from translator.runtime.errors import UserError
 from translator.data.sources import read
 try:

@@ -23,8 +23,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.conftest import PAIRS, ROOT, TINY, write_pairs
-from tests.system.test_distributed import needs_proc, workers_of
+from tests.support.configurations import TINY
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.paths import ROOT
+from tests.support.processes import needs_proc, workers_of
 from translator.data.sources import SPLITS
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import load_tensors
@@ -39,8 +41,6 @@ OPTIONS = [
     f"train.max_updates={UPDATES}", "train.max_epochs=null", "train.max_minutes=null", f"train.validate_every={VALIDATE_EVERY}",
     "train.average_count=3"]
 NOT_REPEATED = {"train/tokens_per_second"}
-
-pytestmark = pytest.mark.torture
 
 Instant = Callable[["Run"], None]
 

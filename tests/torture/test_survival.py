@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PAIRS, ROOT, TINY, write_pairs
+from tests.support.configurations import TINY
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.paths import ROOT
 from translator.runs.run_folder import RunFolder
-
-pytestmark = pytest.mark.torture
 
 
 class Training:

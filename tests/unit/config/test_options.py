@@ -12,7 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT, composed, run_config
+from tests.support.configurations import composed, run_config
+from tests.support.paths import ROOT
 from translator.config.building import build, corpus_name, from_hydra, read_yaml, to_yaml
 from translator.config.commands import (
     EvaluateConfig,

@@ -12,7 +12,8 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, SHARED_DATASETS
+from tests.support.corpora import PAIRS
+from tests.support.paths import SHARED_DATASETS
 from translator.data.batching import Batch, BatchSource, collate, plan_batches
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer

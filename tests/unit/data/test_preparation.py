@@ -27,14 +27,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, ROOT, SHARED_DATASETS, run_config, tokenizer_config, write_pairs
-from translator.config.building import build
+from tests.support.configurations import run_config, tokenizer_config
+from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, prepared_corpus, write_pairs
+from tests.support.paths import ROOT, SHARED_DATASETS
 from translator.config.options import DataConfig
 from translator.data import preparation as data
 from translator.data.cleaning import EXAMPLES, same_sentence
 from translator.data.fingerprint import identity
 from translator.data.loading import hub_id
-from translator.data.preparation import TOO_LONG, Corpus, describe, load_split, prepare
+from translator.data.preparation import TOO_LONG, describe, load_split, prepare
 from translator.data.sources import SPLITS, read, windows
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID
@@ -51,28 +52,6 @@ def _own_datasets_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     before, datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE, tmp_path_factory.mktemp("datasets")
     yield
     datasets.config.HF_DATASETS_CACHE = before
-
-
-def config(cache: Path, **changes: object) -> DataConfig:
-    plain = {
-        "path": None, "config": None, "revision": None, "folder": None, "train": "", "validation": None, "test": None,
-        "source": "en", "target": "de", "holdout": 5, "limit": None, "max_characters": 200, "max_ratio": 3.0,
-        "cache": str(cache)}
-    return build(DataConfig, plain | changes)
-
-
-def prepared(cache: Path, **changes: object) -> Corpus:
-    return prepare(config(cache, **changes), tokenizer_config(), max_tokens=100)
-
-
-def pairs_of(rows: datasets.Dataset | None) -> list[tuple[str, str]]:
-    assert rows is not None
-    return list(zip(rows["source"], rows["target"], strict=True))
-
-
-def json_lines(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def table(path: Path, pairs: list[tuple[str, str]], **style: Any) -> None:
@@ -113,8 +92,8 @@ def test_every_format_reads_the_same_rows(tmp_path, name):
     FORMATS[name.removesuffix(".gz")](file, TRICKY)
     if file.suffix == ".gz":
         file.write_bytes(gzip.compress(file.read_bytes()))
-    assert pairs_of(read(config(tmp_path, train=str(file)), "train")) == TRICKY
-    turned = read(config(tmp_path, train=str(file), source="de", target="en"), "train")
+    assert pairs_of(read(data_config(tmp_path, train=str(file)), "train")) == TRICKY
+    turned = read(data_config(tmp_path, train=str(file), source="de", target="en"), "train")
     assert pairs_of(turned) == [(t, s) for s, t in TRICKY]
 
 
@@ -123,8 +102,8 @@ def test_every_format_reads_the_same_rows_in_a_folder(tmp_path, name):
     (tmp_path / "folder").mkdir()
     FORMATS[name](tmp_path / "folder" / f"train{Path(name).suffix}", TRICKY)
     there = {"path": str(tmp_path / "folder"), "train": "train"}
-    assert pairs_of(read(config(tmp_path, **there), "train")) == TRICKY
-    assert pairs_of(next(windows(config(tmp_path, **there, validation="v", test="t", window=1000)))) == TRICKY
+    assert pairs_of(read(data_config(tmp_path, **there), "train")) == TRICKY
+    assert pairs_of(next(windows(data_config(tmp_path, **there, validation="v", test="t", window=1000)))) == TRICKY
 
 
 @pytest.mark.parametrize("name", ["numbers.tsv", "numbers.csv"])
@@ -133,17 +112,17 @@ def test_numbers_in_tables_stay_text(tmp_path, name):
     (tmp_path / "folder").mkdir()
     file = tmp_path / "folder" / f"train{Path(name).suffix}"
     FORMATS["plain.tsv" if name.endswith("tsv") else "comma.csv"](file, pairs)
-    assert pairs_of(read(config(tmp_path, train=str(file)), "train")) == pairs
-    assert pairs_of(read(config(tmp_path, path=str(file.parent), train="train"), "train")) == pairs
+    assert pairs_of(read(data_config(tmp_path, train=str(file)), "train")) == pairs
+    assert pairs_of(read(data_config(tmp_path, path=str(file.parent), train="train"), "train")) == pairs
 
 
 def test_other_columns_of_a_table_need_not_be_of_one_type(tmp_path):
     """Readers guess a type for each ten thousand rows."""
     rows = [f"{i if i < 10_000 else 'none'}\tA dog.\tEin Hund {i}.\n" for i in range(10_100)]
     (tmp_path / "a.tsv").write_text("score\ten\tde\n" + "".join(rows))
-    kept = pairs_of(read(config(tmp_path, train=f"{tmp_path}/a.tsv"), "train"))
+    kept = pairs_of(read(data_config(tmp_path, train=f"{tmp_path}/a.tsv"), "train"))
     assert kept == [("A dog.", f"Ein Hund {i}.") for i in range(10_100)]
-    stream = windows(config(
+    stream = windows(data_config(
         tmp_path, train=f"{tmp_path}/a.tsv", validation="v", test="t", window=10_050))
     assert pairs_of(next(stream)) == kept
 
@@ -151,7 +130,7 @@ def test_other_columns_of_a_table_need_not_be_of_one_type(tmp_path):
 def test_a_file_s_name_is_no_pattern(tmp_path):
     write_tsv(tmp_path / "a[12].tsv", TRICKY)
     write_tsv(tmp_path / "a1.tsv", PAIRS)
-    assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/a[12].tsv"), "train")) == TRICKY
+    assert pairs_of(read(data_config(tmp_path, train=f"{tmp_path}/a[12].tsv"), "train")) == TRICKY
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
@@ -162,7 +141,7 @@ def test_paired_text_reads_the_same_rows(tmp_path, suffix, newline):
         content = "".join(pair[side] + newline for pair in TRICKY).encode()
         names.append(tmp_path / f"{language}{suffix}")
         names[-1].write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
-    assert pairs_of(read(config(tmp_path, train=list(map(str, names))), "train")) == TRICKY
+    assert pairs_of(read(data_config(tmp_path, train=list(map(str, names))), "train")) == TRICKY
 
 
 def csv_with(folder: Path, text: str, window: int | None) -> DataConfig:
@@ -171,7 +150,7 @@ def csv_with(folder: Path, text: str, window: int | None) -> DataConfig:
     rows = "".join(f"Dog {n}.,Hund {n}.,{end}" for n in range(99))
     (folder / "pairs.csv").write_bytes(f"en,de,note{end}{text}{rows}{text}{rows}".encode())
     held_out = str(write_pairs(folder / "held.tsv", PAIRS))
-    return config(folder / "cache", train=f"{folder}/pairs.csv", window=window, validation=held_out, test=held_out)
+    return data_config(folder / "cache", train=f"{folder}/pairs.csv", window=window, validation=held_out, test=held_out)
 
 
 @pytest.mark.parametrize("window", [None, 50])
@@ -197,12 +176,13 @@ def test_plain_quotation_marks_are_read_and_line_breaks_told(tmp_path, capsys, t
 
 def test_rows_may_end_as_on_old_macs(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"\r".join([b"en,de", *[f"{a},{b}".encode() for a, b in PAIRS]]) + b"\r")
-    assert pairs_of(read(config(tmp_path, train=f"{tmp_path}/a.csv"), "train")) == PAIRS
+    assert pairs_of(read(data_config(tmp_path, train=f"{tmp_path}/a.csv"), "train")) == PAIRS
 
 
 def test_line_breaks_within_csv_cells_become_spaces_in_train(tmp_path):
     table(tmp_path / "a.csv", [*PAIRS, ("one\nline", "eine \r\n Zeile ")])
-    train, validation, test = (pairs_of(load_split(config(tmp_path, train=f"{tmp_path}/a.csv"), split)) for split in SPLITS)
+    config = data_config(tmp_path, train=f"{tmp_path}/a.csv")
+    train, validation, test = (pairs_of(load_split(config, split)) for split in SPLITS)
     assert ("one line", "eine Zeile") in train or ("one\nline", "eine \r\n Zeile ") in validation + test
 
 
@@ -218,10 +198,10 @@ def test_local_folders(tmp_path):
     rows.save_to_disk(single)
     for options in ({"path": files}, {"path": within.parent, "folder": "sub"}, {"path": saved}, {"path": single}):
         options = {key: str(value) for key, value in options.items()}
-        assert pairs_of(read(config(tmp_path, train="train", **options), "train")) == PAIRS
-        assert pairs_of(read(config(tmp_path, train="train[:10]", **options), "train")) == PAIRS[:10]
-    assert pairs_of(read(config(tmp_path, train="train[-2:]+dev", path=str(saved)), "train")) == PAIRS[-2:] + PAIRS[:4]
-    assert pairs_of(read(config(tmp_path, train="train[50%:]", path=str(saved)), "train")) == PAIRS[96:]
+        assert pairs_of(read(data_config(tmp_path, train="train", **options), "train")) == PAIRS
+        assert pairs_of(read(data_config(tmp_path, train="train[:10]", **options), "train")) == PAIRS[:10]
+    assert pairs_of(read(data_config(tmp_path, train="train[-2:]+dev", path=str(saved)), "train")) == PAIRS[-2:] + PAIRS[:4]
+    assert pairs_of(read(data_config(tmp_path, train="train[50%:]", path=str(saved)), "train")) == PAIRS[96:]
 
 
 @pytest.mark.parametrize("cache", ["cache", "data/cache", "."])
@@ -233,7 +213,7 @@ def test_data_that_change_are_noticed_wherever_the_cache_lies_and_whatever_links
     options = {"path": str(tmp_path / "data"), "folder": "current", "holdout": 5}
 
     def trained_on() -> set[str]:
-        return set(prepared(tmp_path / cache, train="train", **options).train["source"])
+        return set(prepared_corpus(tmp_path / cache, train="train", **options).train["source"])
 
     link.symlink_to("one")
     assert trained_on() == trained_on() <= {source for source, _ in PAIRS[:90]}
@@ -249,7 +229,7 @@ def test_a_link_that_leads_back_is_followed_once(tmp_path):
     folder.mkdir()
     json_lines(folder / "train.jsonl", flat_rows(PAIRS))
     (folder / "again").symlink_to(folder)
-    assert len(identity(config(tmp_path, path=str(folder), train="train"))) == 1
+    assert len(identity(data_config(tmp_path, path=str(folder), train="train"))) == 1
 
 
 def make_bad_files(folder: Path) -> None:
@@ -367,7 +347,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, case):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:
-        prepared(tmp_path / "cache", **options)
+        prepared_corpus(tmp_path / "cache", **options)
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
@@ -384,7 +364,7 @@ def test_a_folder_that_has_gone_is_no_id_on_the_hub(tmp_path, monkeypatch):
 def test_a_saved_dataset_names_its_splits(tmp_path):
     datasets.DatasetDict({"train": datasets.Dataset.from_list(flat_rows(PAIRS))}).save_to_disk(tmp_path / "saved")
     with pytest.raises(UserError, match=r"dev.*train"):
-        read(config(tmp_path, path=str(tmp_path / "saved"), train="dev"), "train")
+        read(data_config(tmp_path, path=str(tmp_path / "saved"), train="dev"), "train")
 
 
 # Cleaning
@@ -402,7 +382,7 @@ def test_every_row_is_kept_or_counted_and_no_sentence_crosses(tmp_path_factory, 
         columns = {"en": [s for s, _ in pairs or []], "de": [t for _, t in pairs or []]}
         pq.write_table(pa.table(columns, schema=pa.schema({"en": pa.string(), "de": pa.string()})), folder / f"{split}.parquet")
         files[split] = f"{folder}/{split}.parquet" if pairs is not None else None
-    options = config(folder / "cache", **files, limit=limit, holdout=2, max_characters=40, max_ratio=1.5)
+    options = data_config(folder / "cache", **files, limit=limit, holdout=2, max_characters=40, max_ratio=1.5)
     given_splits = [split for split in ("validation", "test") if rows[split] is not None]
     if any(not any((s or "").strip() and (t or "").strip() for s, t in rows[split] or []) for split in given_splits):
         with pytest.raises(UserError, match="lacks text"):
@@ -434,7 +414,7 @@ def test_causes_and_their_examples(tmp_path):
     json_lines(tmp_path / "train.jsonl", flat_rows([*PAIRS[1:], PAIRS[5], *bad, ("Tom", "Tom"), ("One more", "Noch eins")]))
     json_lines(tmp_path / "held.jsonl", flat_rows(PAIRS[:1]))
     files = dict.fromkeys(("validation", "test"), f"{tmp_path}/held.jsonl")
-    corpus = prepared(tmp_path / "cache", train=f"{tmp_path}/train.jsonl", **files, limit=192)
+    corpus = prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/train.jsonl", **files, limit=192)
     counts = corpus.report["splits"]["train"]
     assert counts["dropped"] == {
         "missing or not text": 1, "empty": 1, "too long": 1, "length ratio": 1, "duplicate": 1,
@@ -454,7 +434,7 @@ def test_copied_sources_are_counted_dropped_or_not(tmp_path):
     long = ("x" * 201, "x" * 201)  # dropped
     files = {name: str(json_lines(tmp_path / f"{name}.jsonl", flat_rows(rows))) for name, rows in {
         "train": [*PAIRS, *copies, copies[0], long], "test": [*PAIRS[:9], ("Same", "Same"), ("", "")]}.items()}
-    report = prepared(tmp_path / "cache", **files).report
+    report = prepared_corpus(tmp_path / "cache", **files).report
     copied = {split: counts["copied"] for split, counts in report["splits"].items()}
     assert copied["train"]["count"] + copied["validation"]["count"] == len(copies) + 2
     assert [*map(str.split, copied["train"]["examples"][0])] == [["Copy", "0."], ["COPY", "0."]]
@@ -463,14 +443,15 @@ def test_copied_sources_are_counted_dropped_or_not(tmp_path):
     train, _, test = describe(report).splitlines()
     assert f"; {copied['train']['count']} copied from the source" in train
     assert "1 copied from the source" in test
-    assert "copied" not in describe(prepared(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS))).report)
+    plain = prepared_corpus(tmp_path / "cache", train=str(write_pairs(tmp_path / "plain.tsv", PAIRS)))
+    assert "copied" not in describe(plain.report)
 
 
 def test_sources_of_several_sentences_are_counted(tmp_path):
     """By this share, and this length, a run knows which lines to split."""
     two = [(f"{a} {b}", f"{c} {d}") for (a, c), (b, d) in zip(PAIRS[:30], PAIRS[30:60], strict=True)]
     files = {"train": str(write_pairs(tmp_path / "train.tsv", two + PAIRS[60:])), "validation": None, "test": None}
-    corpus = prepared(tmp_path / "cache", **files, holdout=10)
+    corpus = prepared_corpus(tmp_path / "cache", **files, holdout=10)
     train, sources = corpus.report["splits"]["train"], corpus.train["source"]
     assert train["source_several"] == pytest.approx(sum(text.count(".") > 1 for text in sources) / len(sources))
     assert train["source_several"] > 0.1
@@ -482,7 +463,7 @@ def test_sources_of_several_sentences_are_counted(tmp_path):
 def test_rows_too_bad_to_cut_from_are_told_by_cause(tmp_path, row, cause):
     (tmp_path / "train.tsv").write_text("en\tde\n" + f"{row}\n" * 500)
     with pytest.raises(UserError, match=rf"0 of 500 rows are clean pairs \(500 {cause}\), too few to cut a test split"):
-        prepared(tmp_path / "cache", train=f"{tmp_path}/train.tsv")
+        prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/train.tsv")
 
 
 def test_the_tag_of_a_language_counts_as_no_text_of_the_source(tmp_path):
@@ -490,7 +471,7 @@ def test_the_tag_of_a_language_counts_as_no_text_of_the_source(tmp_path):
     for name, target in (("short", "x"), ("long", "as_it_is_said_in_a_place_of_a_long_name")):
         json_lines(tmp_path / f"{name}.jsonl", [{"en": en, "de": de, target: de} for en, de in [*PAIRS, odd]])
         options = {"train": str(tmp_path / f"{name}.jsonl"), "target": f"de+{target}"}
-        counts = prepared(tmp_path / "cache", **options).report["splits"]["train"]
+        counts = prepared_corpus(tmp_path / "cache", **options).report["splits"]["train"]
         assert counts["dropped"]["length ratio"] == 2
 
 
@@ -499,7 +480,7 @@ def test_pairs_too_long_for_a_batch_are_dropped_from_train_alone(tmp_path):
     write_pairs(tmp_path / "train.tsv", [*PAIRS, long])
     write_pairs(tmp_path / "held.tsv", [(long[0] + " now", long[1] + " nun")])
     held = {"validation": f"{tmp_path}/held.tsv", "test": f"{tmp_path}/held.tsv"}
-    options = config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held, max_characters=1000)
+    options = data_config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held, max_characters=1000)
     corpus = prepare(options, tokenizer_config(), max_tokens=30)
     counts = corpus.report["splits"]["train"]
     assert counts["dropped"] == {TOO_LONG: 1}
@@ -521,7 +502,7 @@ def test_what_is_unknown_to_the_tokenizer_is_said(tmp_path):
     write_pairs(tmp_path / "train.tsv", PAIRS)
     write_pairs(tmp_path / "held.tsv", [("日本", "Japan")])
     held = {"validation": f"{tmp_path}/held.tsv", "test": f"{tmp_path}/held.tsv"}
-    options = config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held)
+    options = data_config(tmp_path / "cache", train=f"{tmp_path}/train.tsv", **held)
     corpus = prepare(options, tokenizer_config(byte_fallback=False, vocab_size=60), max_tokens=100)
     assert corpus.report["splits"]["test"]["source_unknown"] > 0
     assert corpus.report["splits"]["train"]["source_unknown"] == 0
@@ -539,7 +520,7 @@ def test_the_cut_depends_on_the_pairs_not_on_their_order(tmp_path_factory, seed)
     for name, pairs in (("a", PAIRS), ("b", shuffled)):
         write_pairs(folder / f"{name}.tsv", pairs)
     for split in ("validation", "test"):
-        a, b = (load_split(config(folder / "cache", train=f"{folder}/{name}.tsv"), split) for name in "ab")
+        a, b = (load_split(data_config(folder / "cache", train=f"{folder}/{name}.tsv"), split) for name in "ab")
         assert pairs_of(a) == pairs_of(b)
 
 
@@ -547,14 +528,14 @@ def test_more_rows_move_few_held_out_pairs(tmp_path):
     numbered = [(f"{i} {s}", f"{i} {t}") for i in range(10) for s, t in PAIRS]
     write_pairs(tmp_path / "a.tsv", numbered)
     write_pairs(tmp_path / "b.tsv", [(f"new {s}", f"neu {t}") for s, t in numbered[:50]] + numbered)
-    options = [config(tmp_path, train=f"{tmp_path}/{name}.tsv", holdout=90) for name in "ab"]
+    options = [data_config(tmp_path, train=f"{tmp_path}/{name}.tsv", holdout=90) for name in "ab"]
     before, after = (pairs_of(load_split(option, "test")) for option in options)
     assert len(set(before) & set(after)) > 75
 
 
 def test_a_small_corpus_gives_a_tenth_and_says_so(tmp_path):
     write_pairs(tmp_path / "a.tsv", [(f"{i} {s}", f"{i} {t}") for i, (s, t) in enumerate(PAIRS)] + [("", "x")] * 500)
-    corpus = prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv", holdout=50)
+    corpus = prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/a.tsv", holdout=50)
     assert (len(corpus.validation), len(corpus.test)) == (19, 19)
     assert len(corpus.train) == len(PAIRS) - 38
     assert "fewer than data.holdout=50" in describe(corpus.report)
@@ -567,7 +548,7 @@ def test_a_small_corpus_gives_a_tenth_and_says_so(tmp_path):
 def test_tokens_belong_to_their_text(tmp_path, joint):
     write_pairs(tmp_path / "a.tsv", PAIRS)
     subwords = tokenizer_config(joint=joint, vocab_size=320 if joint else 290)
-    corpus = prepare(config(tmp_path / "cache", train=f"{tmp_path}/a.tsv"), subwords, max_tokens=100)
+    corpus = prepare(data_config(tmp_path / "cache", train=f"{tmp_path}/a.tsv"), subwords, max_tokens=100)
     assert (corpus.source_tokenizer is corpus.target_tokenizer) == joint
     assert (corpus.source_tokenizer.model == corpus.target_tokenizer.model) == joint
     for split in SPLITS:
@@ -585,7 +566,7 @@ def test_the_tokenizer_never_sees_held_out_text(tmp_path):
     write_pairs(tmp_path / "train.tsv", PAIRS)
     for name, word in (("a", "kiwi"), ("b", "zebra")):
         write_pairs(tmp_path / f"{name}.tsv", [(f"A {word} is here.", f"Hier ist {word}.")] * 20)
-    a, b = (prepared(tmp_path / "cache", train=f"{tmp_path}/train.tsv", validation=f"{tmp_path}/{name}.tsv",
+    a, b = (prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/train.tsv", validation=f"{tmp_path}/{name}.tsv",
                      test=f"{tmp_path}/{name}.tsv") for name in "ab")
     assert a.source_tokenizer.model == b.source_tokenizer.model
 
@@ -605,16 +586,16 @@ def count_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_second_start_takes_all_from_the_cache(tmp_path, monkeypatch):
     write_pairs(tmp_path / "a.tsv", PAIRS)
     options = {"train": f"{tmp_path}/a.tsv"}
-    fresh = prepared(tmp_path / "cache", **options)
+    fresh = prepared_corpus(tmp_path / "cache", **options)
     done = count_work(monkeypatch)
     monkeypatch.setattr(data, "read", None)
     began = time.perf_counter()
-    again = prepared(tmp_path / "cache", **options)
+    again = prepared_corpus(tmp_path / "cache", **options)
     assert time.perf_counter() - began < 1
     assert not done
     for split in SPLITS:
         assert getattr(again, split).to_dict() == getattr(fresh, split).to_dict()
-        assert pairs_of(load_split(config(tmp_path / "cache", **options), split)) == pairs_of(getattr(fresh, split))
+        assert pairs_of(load_split(data_config(tmp_path / "cache", **options), split)) == pairs_of(getattr(fresh, split))
     assert again.report == fresh.report
     assert again.source_tokenizer.model == fresh.source_tokenizer.model
 
@@ -622,12 +603,12 @@ def test_a_second_start_takes_all_from_the_cache(tmp_path, monkeypatch):
 def test_a_cache_within_the_data_is_no_part_of_them(tmp_path, monkeypatch):
     write_pairs(tmp_path / "train.tsv", PAIRS)
     options = {"path": str(tmp_path), "train": "train"}
-    prepared(tmp_path / "cache", **options)
+    prepared_corpus(tmp_path / "cache", **options)
     done = count_work(monkeypatch)
-    prepared(tmp_path / "cache", **options)
+    prepared_corpus(tmp_path / "cache", **options)
     assert not done
     write_pairs(tmp_path / "train.tsv", PAIRS[:150])
-    assert sum(prepared(tmp_path / "cache", **options).report["splits"][split]["kept"] for split in SPLITS) == 150
+    assert sum(prepared_corpus(tmp_path / "cache", **options).report["splits"][split]["kept"] for split in SPLITS) == 150
 
 
 @pytest.mark.parametrize("file", ["report.json", "train.arrow", "validation.arrow"])
@@ -635,7 +616,7 @@ def test_a_cache_within_the_data_is_no_part_of_them(tmp_path, monkeypatch):
 @pytest.mark.parametrize("damage", [0, 100, "a bit", "64 bytes", "a FIFO"])
 def test_a_damaged_cache_is_named(tmp_path, kind, file, damage):
     options = {"train": str(write_pairs(tmp_path / "train.tsv", PAIRS))}
-    prepared(tmp_path / "cache", **options)
+    prepared_corpus(tmp_path / "cache", **options)
     [folder] = (tmp_path / "cache").glob(f"__{kind}-*")
     for tokens in (tmp_path / "cache").glob("__tokens-*" if kind == "text" else "none"):
         shutil.rmtree(tokens)
@@ -651,9 +632,9 @@ def test_a_damaged_cache_is_named(tmp_path, kind, file, damage):
             middle + 1:middle + 64]
         (folder / file).write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f"{folder}: damaged")):
-        prepared(tmp_path / "cache", **options)
+        prepared_corpus(tmp_path / "cache", **options)
     shutil.rmtree(folder)
-    prepared(tmp_path / "cache", **options)
+    prepared_corpus(tmp_path / "cache", **options)
 
 
 DATA_CHANGES = [
@@ -669,15 +650,15 @@ def test_any_other_data_option_misses_the_cache(tmp_path, monkeypatch, change):
     for name, pairs in (("a", PAIRS[:190]), ("b", PAIRS[190:]), ("c", PAIRS)):
         write_pairs(tmp_path / f"{name}.tsv", pairs)
     monkeypatch.chdir(tmp_path)
-    load_split(config(tmp_path / "cache", train="a.tsv"), "train")
+    load_split(data_config(tmp_path / "cache", train="a.tsv"), "train")
     done = count_work(monkeypatch)
-    load_split(config(tmp_path / "cache", **{"train": "a.tsv"} | change), "train")
+    load_split(data_config(tmp_path / "cache", **{"train": "a.tsv"} | change), "train")
     assert done == ["_write_splits"]
 
 
 def test_another_tokenizer_or_token_limit_misses_half_of_the_cache(tmp_path, monkeypatch):
     write_pairs(tmp_path / "a.tsv", PAIRS)
-    options = config(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
+    options = data_config(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
     prepare(options, tokenizer_config(), max_tokens=100)
     done = count_work(monkeypatch)
     for changes in TOKENIZER_CHANGES:
@@ -701,7 +682,7 @@ def write_folder(folder: Path, pairs: list[tuple[str, str]], card: str = CARD.fo
 @pytest.mark.parametrize("card", [CARD.format("train.tsv"), ""])
 def test_a_local_folder_is_never_read_from_a_cache(tmp_path, card, window):
     def rows(folder: Path) -> list[tuple[str, str]]:
-        options = config(tmp_path / "cache", path=str(folder), train="train", window=window, validation="v", test="t")
+        options = data_config(tmp_path / "cache", path=str(folder), train="train", window=window, validation="v", test="t")
         return pairs_of(read(options, "train"))
 
     for pairs in (PAIRS[:100], PAIRS):
@@ -720,7 +701,7 @@ def test_a_card_with_other_numbers_of_rows_is_told(tmp_path, capsys):
         "dataset_info:\n  features:\n  - name: en\n    dtype: string\n  - name: de\n    dtype: string\n"
         "  splits:\n  - name: train\n    num_bytes: 9\n    num_examples: 160\n---\n")
     write_folder(tmp_path / "data", PAIRS, card)
-    assert pairs_of(read(config(tmp_path / "cache", path=f"{tmp_path}/data", train="train"), "train")) == PAIRS
+    assert pairs_of(read(data_config(tmp_path / "cache", path=f"{tmp_path}/data", train="train"), "train")) == PAIRS
     assert "train has 160 rows; it has 192" in capsys.readouterr().err
 
 
@@ -729,7 +710,7 @@ def test_a_card_with_other_numbers_of_rows_is_told(tmp_path, capsys):
 def test_only_changed_content_misses_the_cache(tmp_path, kind, change):
     file = write_folder(tmp_path / "data", PAIRS, CARD.format("train.tsv") if kind == "card" else "")
     named = {"train": str(file)} if kind == "file" else {"path": f"{tmp_path}/data", "train": "train"}
-    options = config(tmp_path / "cache", **named)
+    options = data_config(tmp_path / "cache", **named)
     before = pairs_of(load_split(options, "train"))
     stat = file.stat()
     write_pairs(file, [(s.replace("She", "Eve"), t) for s, t in PAIRS] if change == "content" else PAIRS)  # the same size
@@ -740,7 +721,7 @@ def test_only_changed_content_misses_the_cache(tmp_path, kind, change):
 
 def test_a_saved_dataset_that_changed_misses_the_cache(tmp_path):
     saved = tmp_path / "saved"
-    options = config(tmp_path / "cache", path=str(saved), train="train")
+    options = data_config(tmp_path / "cache", path=str(saved), train="train")
     read_before = set[str]()
     for subject in ("She", "Eve"):  # of the same size
         shutil.rmtree(saved, ignore_errors=True)
@@ -757,7 +738,7 @@ def test_data_that_change_while_read_are_refused(tmp_path, monkeypatch):
     file = write_pairs(tmp_path / "a.tsv", PAIRS[:100])
     monkeypatch.setattr(data, "read", lambda *args: (read(*args), write_pairs(file, PAIRS))[0])
     with pytest.raises(UserError, match="changed while they were read"):
-        load_split(config(tmp_path / "cache", train=str(file)), "train")
+        load_split(data_config(tmp_path / "cache", train=str(file)), "train")
     assert not list((tmp_path / "cache").glob("__*"))
 
 
@@ -767,7 +748,7 @@ def test_data_that_change_while_read_are_refused(tmp_path, monkeypatch):
 def test_a_card_names_no_files_outside_of_its_folder(tmp_path, place, window):
     write_folder(tmp_path / "elsewhere", PAIRS)
     write_folder(tmp_path / "data", PAIRS, CARD.format(place.format(tmp_path)))
-    options = config(
+    options = data_config(
         tmp_path / "cache", path=f"{tmp_path}/data", train="train", window=window, validation="train", test="train")
     for attempt in (read, load_split):
         with pytest.raises(UserError, match=r"else.*, which lies outside"):
@@ -778,20 +759,20 @@ def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
     write_pairs(tmp_path / "a.tsv", PAIRS)
     monkeypatch.setattr(data, "_save_report", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
+        prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
     monkeypatch.undo()
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] in ([], [".lock"])
-    assert len(prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv").train) == len(PAIRS) - 10
+    assert len(prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/a.tsv").train) == len(PAIRS) - 10
 
 
 def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     """Killed at the worst moment: all but the report is written."""
     write_pairs(tmp_path / "a.tsv", PAIRS)
     program = (
-        "import os, sys; from pathlib import Path; from tests.unit.data.test_preparation import prepared\n"
+        "import os, sys; from pathlib import Path; from tests.support.corpora import prepared_corpus\n"
         "from translator.data import preparation as data\n"
         "data._save_report = lambda *_: os.kill(os.getpid(), 9)\n"
-        "prepared(Path(sys.argv[1]) / 'cache', train=sys.argv[1] + '/a.tsv')")
+        "prepared_corpus(Path(sys.argv[1]) / 'cache', train=sys.argv[1] + '/a.tsv')")
     result = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=120,
         env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "home")})
@@ -799,7 +780,7 @@ def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     partial = [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert partial
     assert all(name.endswith(".partial") for name in partial)
-    assert len(prepared(tmp_path / "cache", train=f"{tmp_path}/a.tsv").train) == len(PAIRS) - 10
+    assert len(prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/a.tsv").train) == len(PAIRS) - 10
     assert not list((tmp_path / "cache").glob("*.partial"))
 
 
@@ -827,9 +808,9 @@ def test_the_preset_for_own_files_asks_for_them():
 def test_multi30k_reads_whole(tmp_path):
     folder = SHARED_DATASETS / "multi30k"
     files = {split: str(folder / f"{split}.jsonl.gz") for split in SPLITS}
-    options = config(tmp_path / "cache", **files)
+    options = data_config(tmp_path / "cache", **files)
     by_file = {split: pairs_of(load_split(options, split)) for split in SPLITS}
     assert (len(by_file["validation"]), len(by_file["test"])) == (1014, 1000)
     assert 28_000 < len(by_file["train"]) <= 29_000
-    by_path = config(tmp_path / "cache", path=str(folder), **{split: split for split in SPLITS})
+    by_path = data_config(tmp_path / "cache", path=str(folder), **{split: split for split in SPLITS})
     assert {split: pairs_of(load_split(by_path, split)) for split in SPLITS} == by_file

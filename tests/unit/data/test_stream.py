@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tests.conftest import PAIRS, run_config, tokenizer_config, write_pairs
-from tests.system.test_distributed import processes
+from tests.support.configurations import run_config, tokenizer_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.processes import processes
 from translator.config.options import RunConfig
 from translator.data import cleaning, sources, text_files
 from translator.data import preparation as data

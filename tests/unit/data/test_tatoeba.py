@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.conftest import ROOT, run_config
+from tests.support.configurations import run_config
+from tests.support.paths import ROOT
 from translator.data import tatoeba
 from translator.runtime.errors import UserError
 

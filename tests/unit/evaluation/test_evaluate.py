@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PAIRS, assert_user_error, search_config, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.configurations import search_config
+from tests.support.corpora import PAIRS, write_pairs
 from translator.config.building import to_yaml
 from translator.data.preparation import prepare
 from translator.evaluation.evaluate import compare, describe, describe_comparison, evaluate

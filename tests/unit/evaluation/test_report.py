@@ -16,7 +16,9 @@ import torch
 from lxml import html
 from PIL import Image
 
-from tests.conftest import PAIRS, TINY, assert_user_error, composed, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.configurations import TINY, composed
+from tests.support.corpora import PAIRS, write_pairs
 from translator.config.building import by_dotted_name, from_hydra
 from translator.config.commands import ReportConfig
 from translator.evaluation.report import write_report
@@ -219,7 +221,7 @@ def test_a_mistake_is_one_line(script, run, tmp_path):
 
 
 def test_the_page_fits_a_narrow_screen(page, tmp_path):
-    from tests.unit.serve.test_page import Browser  # which skips where there is no Chromium
+    from tests.support.browser import Browser  # which skips where there is no Chromium
 
     browser = Browser(tmp_path)
     try:

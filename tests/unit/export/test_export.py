@@ -22,17 +22,12 @@ from hypothesis import strategies as st
 from sacrebleu import corpus_chrf
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from tests.conftest import (
-    PAIRS,
-    ROOT,
-    assert_user_error,
-    composed,
-    model_config,
-    random_model,
-    search_config,
-    tokenizer_config,
-)
+from tests.support.commands import assert_user_error
+from tests.support.configurations import composed, model_config, search_config, tokenizer_config
+from tests.support.corpora import PAIRS
 from tests.support.hub import running_hub
+from tests.support.models import random_model
+from tests.support.paths import ROOT
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import ExportConfig
 from translator.config.options import SearchConfig

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, search_config
+from tests.support.configurations import search_config
+from tests.support.corpora import PAIRS
 from translator.inference.omissions import lost_numbers, short_output
 from translator.inference.planning import TrainingStatistics
 from translator.inference.translation import Request

@@ -23,7 +23,11 @@ import pytest
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
-from tests.conftest import PAIRS, ROOT, assert_user_error, model_config, random_model, search_config, tokenizer_config
+from tests.support.commands import assert_user_error
+from tests.support.configurations import model_config, search_config, tokenizer_config
+from tests.support.corpora import PAIRS
+from tests.support.models import random_model
+from tests.support.paths import ROOT
 from translator.data.batching import collate
 from translator.inference import translator as translate
 from translator.inference.alignment import align_words

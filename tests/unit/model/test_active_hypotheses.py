@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.conftest import model_config, random_model
+from tests.support.configurations import model_config
+from tests.support.models import random_model
 from tests.support.table_models import ToyState, random_toy, sources, toy_config
 from translator.model.active_hypotheses import OpenRows
 from translator.model.kv_cache import move_to_front

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.support.models import attention_of_torch, causal_mask
 from translator.model.active_hypotheses import OpenRows
 from translator.model.attention import (
     CPU_FUSED_FROM,
@@ -31,11 +32,6 @@ def qkv(query_length: int, key_length: int, dtype: torch.dtype = torch.float32) 
     shapes = ((B, H, query_length, K), (B, H, key_length, K), (B, H, key_length, K))
     q, k, v = (torch.randn(shape).to(dtype).requires_grad_() for shape in shapes)
     return q, k, v
-
-
-def causal_mask(query_length: int, key_length: int) -> Tensor:
-    """Each query sees itself and what came before: (T, S). The queries are the last T of the S positions."""
-    return torch.ones(query_length, key_length, dtype=torch.bool).tril(key_length - query_length)
 
 
 def some_mask(query_length: int, key_length: int, *, padding: bool, causal: bool, window: int | None) -> Tensor | None:
@@ -115,24 +111,13 @@ def test_rows_that_may_see_nothing_are_zero_forward_and_backward(attend, dtype, 
     assert not q.grad[1, :, 2].any()
 
 
-def copied(torch_module: nn.MultiheadAttention, **options: object) -> MultiHeadAttention:
-    ours = MultiHeadAttention(D, H, **options)
-    with torch.no_grad():
-        for name, weight, bias in zip(
-                ("W_q", "W_k", "W_v"), torch_module.in_proj_weight.chunk(3), torch_module.in_proj_bias.chunk(3), strict=True):
-            getattr(ours, name).weight.copy_(weight)
-            getattr(ours, name).bias.copy_(bias)
-        ours.W_o.load_state_dict(torch_module.out_proj.state_dict())
-    return ours
-
-
 @pytest.mark.parametrize("length", [7, CPU_FUSED_FROM + 3])
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 def test_equals_torch_multihead_attention(length, kind):
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(D, H, batch_first=True)
     nn.init.normal_(theirs.in_proj_bias)
-    ours = copied(theirs, causal=kind == "causal")
+    ours = attention_of_torch(theirs, causal=kind == "causal")
     x = torch.randn(B, length, D)
     memory = torch.randn(B, length + 2, D) if kind == "cross" else x
     real = torch.arange(memory.size(1)) < torch.tensor([memory.size(1), memory.size(1) - 3, 2])[:, None]

@@ -11,7 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.conftest import assert_user_error, composed, model_config, random_model, recipes_with
+from tests.support.commands import assert_user_error, recipes_with
+from tests.support.configurations import composed, model_config
+from tests.support.models import random_model
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import PlotAttentionConfig
 from translator.data.batching import collate

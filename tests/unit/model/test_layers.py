@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.conftest import model_config
-from tests.unit.model.test_attention import causal_mask
-from tests.unit.model.test_transformer import copy_into_torch
+from tests.support.configurations import model_config
+from tests.support.models import causal_mask, copy_layer_into_torch
 from translator.model.attention import CPU_FUSED_FROM, MultiHeadAttention
 from translator.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 
@@ -39,7 +38,7 @@ def test_encoder_stack_equals_torch_transformer_encoder(norm, activation, length
     ours = nn.ModuleList(randomised(EncoderLayer(config, None)) for _ in range(LAYERS))
     with torch.no_grad():
         for mine, other in zip(ours, theirs.layers, strict=True):
-            copy_into_torch(mine, other)
+            copy_layer_into_torch(mine, other)
     x, real = torch.randn(3, length, 32), real_tokens(length)
     expected = theirs(x, src_key_padding_mask=~real)
     for layer in ours:
@@ -56,7 +55,7 @@ def test_decoder_stack_equals_torch_transformer_decoder(norm, activation, length
     ours = nn.ModuleList(randomised(DecoderLayer(config, None)) for _ in range(LAYERS))
     with torch.no_grad():
         for mine, other in zip(ours, theirs.layers, strict=True):
-            copy_into_torch(mine, other)
+            copy_layer_into_torch(mine, other)
     y, memory, real = torch.randn(3, length, 32), torch.randn(3, length + 4, 32), real_tokens(length + 4)
     expected = theirs(y, memory, tgt_mask=~causal_mask(length, length), memory_key_padding_mask=~real)
     for layer in ours:

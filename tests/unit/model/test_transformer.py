@@ -8,21 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.conftest import ROOT, model_config, random_model, run_config
-from tests.unit.model.test_attention import causal_mask, copied
+from tests.support.configurations import model_config, run_config
+from tests.support.models import MODEL_VARIANTS, attention_of_torch, causal_mask, copy_layer_into_torch, random_model
+from tests.support.paths import ROOT
 from translator.model import transformer as model_module
 from translator.model.inference_layers import OUTPUTS_TOGETHER, convert
 from translator.model.layers import DecoderLayer, EncoderLayer, GatedFeedForward
 from translator.model.transformer import Transformer
 from translator.runtime.device import autocast
-
-VARIANTS = [
-    {"positions": positions, "norm": norm, "encoder_window": window, "decoder_window": window}
-    for positions, norm, window in itertools.product(
-        ("sinusoidal", "learned", "rotary", "relative"), ("pre", "post"), (None, [2, None]))
-] + [
-    {"activation": "swiglu", "encoder_layers": 3, "decoder_layers": 1, "tied": "target"},
-    {"activation": "gelu", "tied": "none"}]
 
 
 @pytest.fixture
@@ -44,7 +37,7 @@ def test_layers_equal_torch_transformer_layers(norm, activation):
     options = {"dropout": 0.0, "activation": activation, "norm_first": norm == "pre", "batch_first": True}
     theirs = nn.TransformerEncoderLayer(32, 4, 48, **options)
     ours = EncoderLayer(config, None)
-    ours.self_attention = copied(theirs.self_attn)
+    ours.self_attention = attention_of_torch(theirs.self_attn)
     ours.feed_forward.inner, ours.feed_forward.outer = theirs.linear1, theirs.linear2
     copy_residual(ours.around_attention, theirs.norm1)
     copy_residual(ours.around_feed_forward, theirs.norm2)
@@ -54,8 +47,8 @@ def test_layers_equal_torch_transformer_layers(norm, activation):
 
     their_decoder = nn.TransformerDecoderLayer(32, 4, 48, **options)
     decoder = DecoderLayer(config, None)
-    decoder.self_attention = copied(their_decoder.self_attn, causal=True)
-    decoder.cross_attention = copied(their_decoder.multihead_attn)
+    decoder.self_attention = attention_of_torch(their_decoder.self_attn, causal=True)
+    decoder.cross_attention = attention_of_torch(their_decoder.multihead_attn)
     decoder.feed_forward.inner, decoder.feed_forward.outer = their_decoder.linear1, their_decoder.linear2
     for residual, layer_norm in zip(
             (decoder.around_self, decoder.around_cross, decoder.around_feed_forward),
@@ -76,30 +69,13 @@ def test_whole_model_equals_torch_transformer(norm, pair):
     with torch.no_grad():
         for ours_side, theirs_side in ((model.encoder, theirs.encoder.layers), (model.decoder, theirs.decoder.layers)):
             for ours_layer, their_layer in zip(ours_side, theirs_side, strict=True):
-                copy_into_torch(ours_layer, their_layer)
+                copy_layer_into_torch(ours_layer, their_layer)
     real = source != 0
     hidden = theirs(
         model.source_embedding(source), model.target_embedding(target), tgt_mask=~causal_mask(9, 9),
         src_key_padding_mask=~real, memory_key_padding_mask=~real)
     expected = hidden @ model.output.weight.T
     torch.testing.assert_close(model(source, target), expected, atol=1e-4, rtol=1e-4)
-
-
-def copy_into_torch(ours: nn.Module, theirs: nn.Module) -> None:
-    attentions = [(ours.self_attention, theirs.self_attn)]
-    residuals = [(ours.around_feed_forward, theirs.norm2), (getattr(ours, "around_attention", None), theirs.norm1)]
-    if isinstance(ours, DecoderLayer):
-        attentions.append((ours.cross_attention, theirs.multihead_attn))
-        residuals = [
-            (ours.around_self, theirs.norm1), (ours.around_cross, theirs.norm2), (ours.around_feed_forward, theirs.norm3)]
-    for mine, other in attentions:
-        other.in_proj_weight.copy_(torch.cat([mine.W_q.weight, mine.W_k.weight, mine.W_v.weight]))
-        other.in_proj_bias.copy_(torch.cat([mine.W_q.bias, mine.W_k.bias, mine.W_v.bias]))
-        other.out_proj.load_state_dict(mine.W_o.state_dict())
-    for residual, norm in residuals:
-        norm.load_state_dict(residual.norm.state_dict())
-    theirs.linear1.load_state_dict(ours.feed_forward.inner.state_dict())
-    theirs.linear2.load_state_dict(ours.feed_forward.outer.state_dict())
 
 
 def test_swiglu_is_its_formula():
@@ -109,7 +85,7 @@ def test_swiglu_is_its_formula():
     torch.testing.assert_close(layer(x), layer.outer(gate * torch.sigmoid(gate) * layer.inner(x)))
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", MODEL_VARIANTS)
 def test_steps_with_a_cache_equal_the_full_pass(changes, pair):
     source, target = pair
     model = random_model(model_config(**changes))
@@ -119,7 +95,7 @@ def test_steps_with_a_cache_equal_the_full_pass(changes, pair):
     torch.testing.assert_close(torch.stack(steps, dim=1), full, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("changes", VARIANTS[::3])
+@pytest.mark.parametrize("changes", MODEL_VARIANTS[::3])
 def test_hypotheses_share_a_source_and_survive_reordering(changes, pair):
     source, target = pair
     model = random_model(model_config(**changes))
@@ -143,7 +119,7 @@ def test_hypotheses_share_a_source_and_survive_reordering(changes, pair):
 
 
 @pytest.mark.parametrize("at_once", [1, 14])
-@pytest.mark.parametrize("changes", VARIANTS[::3])
+@pytest.mark.parametrize("changes", MODEL_VARIANTS[::3])
 def test_encoding_in_parts_changes_nothing(changes, at_once, pair, monkeypatch):
     source, target = pair
     model = random_model(model_config(**changes))
@@ -161,7 +137,7 @@ def test_encoding_in_parts_changes_nothing(changes, at_once, pair, monkeypatch):
             torch.testing.assert_close(each.transpose(1, 2)[real], other.transpose(1, 2)[real], atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", MODEL_VARIANTS)
 def test_neighbours_and_padding_change_nothing(changes, pair):
     source, target = pair
     model = random_model(model_config(**changes))
@@ -169,7 +145,7 @@ def test_neighbours_and_padding_change_nothing(changes, pair):
     torch.testing.assert_close(model(source[1:2, :5], target[1:2, :6])[0], together[1, :6], atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", MODEL_VARIANTS)
 def test_targets_may_go_over_the_same_sources_again(changes, pair):
     source, target = pair
     model, others = random_model(model_config(**changes)), target.flip(1)
@@ -178,7 +154,7 @@ def test_targets_may_go_over_the_same_sources_again(changes, pair):
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("changes", MODEL_VARIANTS)
 def test_real_tokens_alone_give_what_they_give_among_padding(changes, training, pair):
     source, target = pair
     model = random_model(model_config(**changes, dropout=0.0)).train(training)

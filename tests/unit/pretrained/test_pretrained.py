@@ -15,8 +15,11 @@ import pytest
 import sentencepiece
 import torch
 
-from tests.conftest import PAIRS, ROOT, Script, assert_user_error, run_config, search_config, write_pairs
+from tests.support.commands import Script, assert_user_error
+from tests.support.configurations import run_config, search_config
+from tests.support.corpora import PAIRS, write_pairs
 from tests.support.hub import Repository, running_hub
+from tests.support.paths import ROOT
 from translator.config.options import SearchConfig
 from translator.inference.translator import Translator
 from translator.pretrained import adopt, load_pretrained

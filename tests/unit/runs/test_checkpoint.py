@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from tests.conftest import PAIRS, model_config, random_model, tokenizer_config
+from tests.support.configurations import model_config, tokenizer_config
+from tests.support.corpora import PAIRS
+from tests.support.models import random_model
 from translator.model.weights import load_into, weights_of
 from translator.runs.run_folder import RunFolder, newest_run, require_not_of_a_run
 from translator.runs.tensorboard import read_history

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import model_config, random_model
+from tests.support.configurations import model_config
+from tests.support.models import random_model
 from translator.inference.translator import Translator
 from translator.model.inference_layers import convert
 from translator.model.transformer import Transformer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 from translator.runtime.errors import UserError
 from translator.runtime.file_lock import sole_user
 

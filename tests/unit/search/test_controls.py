@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import model_config, random_model, run_config, search_config
+from tests.support.configurations import model_config, run_config, search_config
+from tests.support.models import random_model
 from tests.support.table_models import (
     EXHAUSTIVE,
     LIMIT,

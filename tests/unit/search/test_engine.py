@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import model_config, random_model, search_config
+from tests.support.configurations import model_config, search_config
+from tests.support.models import random_model
 from tests.support.table_models import (
     EXHAUSTIVE,
     LIMIT,

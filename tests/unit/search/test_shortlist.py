@@ -15,8 +15,10 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from tests.conftest import PAIRS, TINY, model_config, random_model, run_config, search_config, write_pairs
-from tests.unit.training.test_trainer import rows
+from tests.support.configurations import TINY, model_config, run_config, search_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.models import random_model
+from tests.support.trainings import tokenized_rows
 from translator.config.options import MOST_CANDIDATES
 from translator.data.batching import pad
 from translator.data.preparation import prepare
@@ -229,7 +231,8 @@ def folder(trained_folder: Path, tmp_path_factory: pytest.TempPathFactory, token
     shutil.copytree(trained_folder, path)
     patch = pytest.MonkeyPatch()
     patch.setattr(shortlist, "FREQUENT", 5)
-    RunFolder(path).save_shortlist(learn_shortlist(rows(tokenizer, PAIRS), len(tokenizer), len(tokenizer), joint=True))
+    learned = learn_shortlist(tokenized_rows(tokenizer, PAIRS), len(tokenizer), len(tokenizer), joint=True)
+    RunFolder(path).save_shortlist(learned)
     patch.undo()
     return path
 

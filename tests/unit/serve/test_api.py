@@ -27,7 +27,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, assert_user_error, composed, search_config
+from tests.support.commands import assert_user_error
+from tests.support.configurations import composed, search_config
+from tests.support.corpora import PAIRS
 from tests.support.server import Server, serving, until
 from translator.config.building import from_hydra
 from translator.config.commands import ServeConfig

@@ -12,7 +12,9 @@ import sentencepiece as spm
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, ROOT, tokenizer_config
+from tests.support.configurations import tokenizer_config
+from tests.support.corpora import PAIRS
+from tests.support.paths import ROOT
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer, train_tokenizer
 

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import PAIRS, model_config, random_model, run_config, search_config, tokenizer_config, write_pairs
+from tests.support.configurations import model_config, run_config, search_config, tokenizer_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.models import random_model
 from translator.model.transformer import Transformer
 from translator.pretrained import load_pretrained
 from translator.search import search

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from tests.conftest import model_config, tokenizer_config
+from tests.support.configurations import model_config, tokenizer_config
 from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
 from translator.model.weights import weights_of

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import batch_of, updater_of
+from tests.support.models import batch_of, updater_of
 from translator.runtime.memory import OutOfMemory
 from translator.training import cuda_graphs as replay
 from translator.training import updater

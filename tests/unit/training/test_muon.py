@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.conftest import random_model, run_config
+from tests.support.configurations import run_config
+from tests.support.models import random_model
 from translator.training import muon
 from translator.training.muon import POLYNOMIALS, Muon, orthogonalised
 from translator.training.optimizers import build_optimizers

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.conftest import ROOT, model_config, random_model, run_config
+from tests.support.configurations import model_config, run_config
+from tests.support.models import random_model
+from tests.support.paths import ROOT
 from translator.training.optimizers import WeightAverage, build_optimizers, learning_rate
 from translator.training.uncompiled import AdamW
 

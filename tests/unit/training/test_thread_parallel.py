@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from tests.conftest import batch_of, updater_of
+from tests.support.models import batch_of, updater_of
 from translator.data.batching import Batch
 from translator.model.dropout import dropout
 from translator.runtime.memory import OutOfMemory

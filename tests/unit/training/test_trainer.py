@@ -16,17 +16,19 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import concatenate_datasets
 from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugin_util import markdown_to_safe_html
 from torch import nn
 
-from tests.conftest import PAIRS, TINY, assert_user_error, model_config, run_config, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.configurations import TINY, model_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.trainings import read_metrics, small_corpus, tokenized_rows, training_config
 from translator.config.options import RunConfig
 from translator.data.batching import Batch, collate
-from translator.data.preparation import Corpus
 from translator.model.weights import load_into, weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
@@ -46,30 +48,12 @@ from translator.training.updater import Updater
 Setup = Callable[..., Trainer]
 
 
-def rows(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> Dataset:
-    source, target = (tokenizer.encode(side) for side in zip(*pairs, strict=True))
-    return Dataset.from_dict({
-        "source": [s for s, _ in pairs], "target": [t for _, t in pairs], "source_ids": source, "target_ids": target,
-        "source_length": list(map(len, source)), "target_length": list(map(len, target))})
-
-
-def options(**train: object) -> RunConfig:
-    values = {
-        "max_epochs": "null", "max_minutes": "null", "max_updates": 12, "validate_every": 4, "log_every": 2,
-        "batch_tokens": 200, "average": "none"} | train
-    config = run_config(
-        *(f"train.{name}={value}" for name, value in values.items()), "optim.lr=0.005", "optim.warmup_updates=3",
-        "tokenizer.vocab_size=320", "precision=fp32")
-    return dataclasses.replace(config, model=model_config(dropout=0.1))
-
-
 @pytest.fixture
 def setup(tmp_path: Path, tokenizer: Tokenizer, monkeypatch) -> Setup:
     monkeypatch.setattr(Tracker, "attention_map", lambda *_: None)  # half a second each, more than all the rest
 
     def make(config: RunConfig, name: str = "run", precision: torch.dtype = torch.float32) -> Trainer:
-        corpus = Corpus(
-            rows(tokenizer, PAIRS[8:]), rows(tokenizer, PAIRS[:8]), rows(tokenizer, PAIRS[:8]), tokenizer, tokenizer, {})
+        corpus = small_corpus(tokenizer, validation=8)
         folder = RunFolder(tmp_path / name)
         folder.create(config, (tokenizer, tokenizer), {})
         return Trainer(config, folder, corpus, new_model(config, corpus), list, precision=precision)
@@ -80,11 +64,6 @@ def setup(tmp_path: Path, tokenizer: Tokenizer, monkeypatch) -> Setup:
 def final(trainer: Trainer) -> dict[str, torch.Tensor]:
     weights, training, _ = trainer.folder.checkpoints.load(trainer.state.update)
     return weights | {f"training.{name}": tensor for name, tensor in training.items()}
-
-
-def metrics(folder: RunFolder) -> list[dict]:
-    lines = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "train/tokens_per_second"} for line in lines]
 
 
 def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
@@ -100,7 +79,7 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
     setup, extra, stop_at, threads, precision, several_threads
 ):
     several_threads(threads)
-    config = options(accumulation=2)
+    config = training_config(accumulation=2)
     config = dataclasses.replace(
         config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2))
     whole = setup(config, "whole", precision)
@@ -121,7 +100,7 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
     assert resumed.state.update in (stop_at - 1, stop_at)
     resumed.fit()
     assert_same(final(resumed), final(whole))
-    assert metrics(resumed.folder) == metrics(whole.folder)
+    assert read_metrics(resumed.folder) == read_metrics(whole.folder)
     assert resumed.state.validations == whole.state.validations
     steps = [[event.step for event in EventAccumulator(str(t.folder.tensorboard)).Reload().Scalars("validation/loss")]
              for t in (resumed, whole)]
@@ -129,9 +108,9 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
 
 
 def test_a_run_killed_outright_goes_on_from_its_last_checkpoint(setup):
-    whole = setup(options(), "whole")
+    whole = setup(training_config(), "whole")
     whole.fit()
-    killed = setup(options(), "killed")
+    killed = setup(training_config(), "killed")
     step = killed._update
 
     def update_then_die() -> None:
@@ -142,16 +121,16 @@ def test_a_run_killed_outright_goes_on_from_its_last_checkpoint(setup):
     killed._update = update_then_die  # type: ignore[method-assign]
     with pytest.raises(MemoryError):
         killed.fit()
-    resumed = setup(options(), "killed")
+    resumed = setup(training_config(), "killed")
     assert resumed.state.update == 8
     resumed.fit()
     assert_same(final(resumed), final(whole))
-    assert metrics(resumed.folder) == metrics(whole.folder)
+    assert read_metrics(resumed.folder) == read_metrics(whole.folder)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_timing_an_update_leaves_no_trace(setup, optimizer):
-    config = options()
+    config = training_config()
     config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, optimizer=optimizer))
     timed, untimed = setup(config, "timed"), setup(config, "untimed")
     assert timed.time_update() > 0
@@ -166,33 +145,33 @@ def test_timing_an_update_leaves_no_trace(setup, optimizer):
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
-    trainer = setup(options())
+    trainer = setup(training_config())
     trainer.fit()
     newest = trainer.folder.checkpoints.path / f"{12:08d}" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
-    again = setup(options())
+    again = setup(training_config())
     assert again.state.update == 8
     assert "damaged" in capsys.readouterr().err
     again.fit()  # and saves the same update anew, beside the damaged one
-    assert setup(options()).state.update == 12
+    assert setup(training_config()).state.update == 12
     assert (again.folder.checkpoints.path / "damaged-00000012").is_dir()
     for path in trainer.folder.checkpoints.path.rglob("*.safetensors"):
         path.write_bytes(b"junk")
     with pytest.raises(UserError, match="no checkpoint can be read"):
-        setup(options())
+        setup(training_config())
 
 
 def test_a_training_that_lost_its_checkpoints_is_not_begun_anew(setup):
-    trainer = setup(options())
+    trainer = setup(training_config())
     trainer.fit()
     shutil.rmtree(trainer.folder.checkpoints.path)
     with pytest.raises(UserError, match="checkpoints of this training are gone"):
-        setup(options())
+        setup(training_config())
 
 
 def test_accumulated_batches_weigh_what_they_hold(setup):
     """Four batches of 200 tokens make the gradient that the same sentences make as one batch."""
-    trainer = setup(dataclasses.replace(options(accumulation=4), model=model_config()))
+    trainer = setup(dataclasses.replace(training_config(accumulation=4), model=model_config()))
     trainer.model.eval()
     batches = trainer._next_batches()
     tokens = sum(batch.num_tokens for batch in batches)
@@ -208,7 +187,7 @@ def test_accumulated_batches_weigh_what_they_hold(setup):
 
 
 def test_training_learns_and_keeps_the_best_weights(setup):
-    trainer = setup(options(max_updates=60, validate_every=20, metric="loss"))
+    trainer = setup(training_config(max_updates=60, validate_every=20, metric="loss"))
     outcome = trainer.fit()
     losses = [v["loss"] for v in trainer.state.validations]
     assert losses[-1] < 0.9 * losses[0]
@@ -220,7 +199,7 @@ def test_training_learns_and_keeps_the_best_weights(setup):
 
 @pytest.mark.parametrize(("average", "expected"), [("last", [12, 16, 20]), ("best", None)])
 def test_averages_are_of_the_checkpoints_asked_for(setup, average, expected):
-    trainer = setup(options(max_updates=20, average=average, average_count=3, metric="loss"))
+    trainer = setup(training_config(max_updates=20, average=average, average_count=3, metric="loss"))
     outcome = trainer.fit()
     ranked = [v["update"] for v in sorted(trainer.state.validations, key=lambda v: v["loss"])]
     averaged = to_average(trainer.state.validations, trainer.config.train)
@@ -232,7 +211,7 @@ def test_averages_are_of_the_checkpoints_asked_for(setup, average, expected):
 
 
 def test_patience_stops_a_run_that_no_longer_improves(setup):
-    config = options(max_updates=400, validate_every=2, patience=3, metric="loss")
+    config = training_config(max_updates=400, validate_every=2, patience=3, metric="loss")
     config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, lr=1e-12))
     outcome = setup(config).fit()
     assert "in 3 validations" in outcome.reason
@@ -240,17 +219,17 @@ def test_patience_stops_a_run_that_no_longer_improves(setup):
 
 
 def test_limits_in_epochs_and_minutes(setup):
-    trainer = setup(options(max_updates="null", max_epochs=2))
+    trainer = setup(training_config(max_updates="null", max_epochs=2))
     trainer.fit()
     assert trainer._epochs() == 2
-    timed = setup(options(max_updates="null", max_minutes=0.02), "timed")
+    timed = setup(training_config(max_updates="null", max_minutes=0.02), "timed")
     timed.fit()
     assert 1.2 <= timed.state.seconds < 10
     assert timed.state.validations[-1]["update"] == timed.state.update
 
 
 def test_a_validation_that_uses_up_the_time_is_the_last_thing_done(setup, monkeypatch):
-    trainer = setup(options(max_updates="null", max_minutes=1))
+    trainer = setup(training_config(max_updates="null", max_minutes=1))
     measure = trainer.validator.measure
 
     def for_a_minute():
@@ -263,17 +242,17 @@ def test_a_validation_that_uses_up_the_time_is_the_last_thing_done(setup, monkey
 
 
 def test_a_run_may_be_given_more_updates(setup):
-    setup(options(max_updates=8)).fit()
-    assert setup(options(max_updates=12)).fit().update == 12
+    setup(training_config(max_updates=8)).fit()
+    assert setup(training_config(max_updates=12)).fit().update == 12
 
 
 def test_weights_that_an_earlier_end_left_stay_until_there_are_better_ones(setup):
-    folder = setup(options(max_updates=4, metric="loss"), "run").folder
-    setup(options(max_updates=4, metric="loss")).fit()
+    folder = setup(training_config(max_updates=4, metric="loss"), "run").folder
+    setup(training_config(max_updates=4, metric="loss")).fit()
     outcome = folder.load_outcome()
     folder.save_outcome(outcome | {"kept": "an average", "metrics": outcome["metrics"] | {"loss": 0.5}})
     left = load_tensors(folder.model_file)
-    longer = setup(options(max_updates=12, metric="loss"))
+    longer = setup(training_config(max_updates=12, metric="loss"))
     chosen = longer.fit()
     assert (chosen.update, chosen.kept, chosen.metrics["loss"]) == (12, "an average", 0.5)
     assert_same(load_tensors(folder.model_file), left)
@@ -281,7 +260,7 @@ def test_weights_that_an_earlier_end_left_stay_until_there_are_better_ones(setup
 
 @pytest.mark.parametrize("was_best", [True, False])
 def test_a_training_ends_without_an_older_checkpoint_that_cannot_be_read_any_more(setup, capsys, was_best):
-    config = options(max_updates=16, average="best", average_count=3, metric="loss")
+    config = training_config(max_updates=16, average="best", average_count=3, metric="loss")
     trainer = setup(config)
     trainer.fit()
     folder = trainer.folder
@@ -302,8 +281,8 @@ def test_a_training_ends_without_an_older_checkpoint_that_cannot_be_read_any_mor
 
 
 def test_a_run_that_goes_on_to_better_weights_has_no_longer_ended(setup):
-    setup(options(max_updates=4, metric="loss")).fit()
-    longer = setup(options(max_updates=12, metric="loss"))
+    setup(training_config(max_updates=4, metric="loss")).fit()
+    longer = setup(training_config(max_updates=12, metric="loss"))
     step = longer._update
 
     def update_then_die() -> None:
@@ -321,7 +300,7 @@ def test_a_run_that_goes_on_to_better_weights_has_no_longer_ended(setup):
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, place, monkeypatch):
     """It comes just before or after a load into the model: of the moving average, or back."""
-    config = options()
+    config = training_config()
     config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema_decay=0.9))
     whole = setup(config, "whole")
     whole.fit()
@@ -345,20 +324,20 @@ def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, 
         resumed = setup(config, name)
         resumed.fit()
         assert_same(final(resumed), final(whole))
-        assert metrics(resumed.folder) == metrics(whole.folder)
+        assert read_metrics(resumed.folder) == read_metrics(whole.folder)
 
 
 def test_the_model_kept_is_the_one_named_whatever_was_there_before(setup):
-    trainer = setup(options(metric="loss"))
+    trainer = setup(training_config(metric="loss"))
     trainer.fit()
     trainer.folder.outcome_file.unlink()
     save_tensors(trainer.folder.model_file, weights_of(new_model(trainer.config, trainer.corpus)))
-    kept = setup(options(metric="loss")).fit().kept
+    kept = setup(training_config(metric="loss")).fit().kept
     assert_same(load_tensors(trainer.folder.model_file), trainer.folder.checkpoints.average([int(kept.rpartition(" ")[2])]))
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
-    trainer = setup(options())
+    trainer = setup(training_config())
     with torch.no_grad():
         trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
     with pytest.raises(UserError, match="update 1: the gradient is nan") as caught:
@@ -369,19 +348,19 @@ def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
 
 
 def test_the_checkpoint_before_finds_all_weights_that_it_asks_for(setup):
-    trainer = setup(options(average="last", average_count=2))
+    trainer = setup(training_config(average="last", average_count=2))
     trainer.fit()
     newest = trainer.folder.checkpoints.path / f"{12:08d}" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:100])
-    again = setup(options(average="last", average_count=2, max_updates=8))
+    again = setup(training_config(average="last", average_count=2, max_updates=8))
     assert again.state.update == 8
     assert again.fit().update == 8
 
 
 def test_a_validation_sentence_longer_than_a_batch_is_measured_all_the_same(setup, tokenizer):
-    trainer = setup(options(max_updates=4))
+    trainer = setup(training_config(max_updates=4))
     long = " ".join(source for source, _ in PAIRS[:30])
-    corpus = dataclasses.replace(trainer.corpus, validation=rows(tokenizer, [(long, long), *PAIRS[:3]]))
+    corpus = dataclasses.replace(trainer.corpus, validation=tokenized_rows(tokenizer, [(long, long), *PAIRS[:3]]))
     assert max(corpus.validation["source_length"]) > trainer.config.train.max_tokens
     again = Trainer(trainer.config, trainer.folder, corpus, trainer.model, list, precision=torch.float32)
     assert again.fit().update == 4
@@ -392,16 +371,16 @@ def test_a_validation_sentence_longer_than_a_batch_is_measured_all_the_same(setu
 
 
 def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
-    config = options(log_every=1)
+    config = training_config(log_every=1)
     whole = setup(config, "whole", torch.float16)
     whole.updater.scaler.load_state_dict(whole.updater.scaler.state_dict() | {"scale": 2.0**27})
     whole.time_update()  # overflows, and leaves no trace
     assert whole.updater.scaler.get_scale() == 2.0**27
     whole.fit()
     assert 0 < whole.state.skipped < 12
-    measured = [line["update"] for line in metrics(whole.folder) if "train/loss" in line]
+    measured = [line["update"] for line in read_metrics(whole.folder) if "train/loss" in line]
     assert len(measured) == 12 - whole.state.skipped  # what was skipped is no part of a mean
-    assert [line["train/skipped"] for line in metrics(whole.folder) if "train/skipped" in line][-1] == whole.state.skipped
+    assert [line["train/skipped"] for line in read_metrics(whole.folder) if "train/skipped" in line][-1] == whole.state.skipped
     part = dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=6))
     first = setup(part, "parts", torch.float16)
     first.updater.scaler.load_state_dict(first.updater.scaler.state_dict() | {"scale": 2.0**27})
@@ -415,7 +394,7 @@ def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
 
 
 def test_a_gradient_that_is_never_finite_ends_fp16_too(setup):
-    trainer = setup(options(max_updates=100), "run", torch.float16)
+    trainer = setup(training_config(max_updates=100), "run", torch.float16)
     with torch.no_grad():
         trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
     with pytest.raises(UserError, match="the gradient is nan"):
@@ -423,7 +402,7 @@ def test_a_gradient_that_is_never_finite_ends_fp16_too(setup):
 
 
 def test_memory_that_does_not_suffice_is_told_with_what_to_lower(setup, monkeypatch):
-    trainer = setup(options())
+    trainer = setup(training_config())
     monkeypatch.setattr(trainer.updater, "_inputs", lambda batch: torch.empty(2**46, dtype=torch.uint8))
     with pytest.raises(UserError, match=r"out of memory: a batch has \d+ target tokens.*lower train\.batch_tokens=200"):
         trainer.fit()
@@ -437,7 +416,7 @@ def test_a_diverging_loss_is_told_once_each_time():
 
 
 def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypatch):
-    config = options()
+    config = training_config()
     trainer = setup(config)
     corpus, model = trainer.corpus, new_model(config, trainer.corpus)
     before = {name: weight.clone() for name, weight in weights_of(model).items()}
@@ -458,7 +437,7 @@ def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypa
 
 
 def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch):
-    trainer = setup(options())
+    trainer = setup(training_config())
     monkeypatch.undo()  # maps are drawn here
     trainer.fit()
     events = EventAccumulator(str(trainer.folder.tensorboard), size_guidance={"images": 0, "tensors": 0}).Reload()
@@ -490,7 +469,7 @@ def test_samples_are_shown_to_the_letter(cells):
 
 
 def test_printed_throughput_is_real_tokens_over_time(setup, monkeypatch):
-    trainer = setup(options(log_every=1))
+    trainer = setup(training_config(log_every=1))
     clock = iter(range(10_000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))  # every update then takes one second
     trainer.fit()
@@ -512,7 +491,7 @@ def test_compiled_layers_train_alike_and_a_kind_is_compiled_once(setup, monkeypa
         return graph
 
     monkeypatch.setattr(nn.Module, "compile", lambda layer, **options: compile_layer(layer, backend=backend, **options))
-    deep = dataclasses.replace(options(), model=model_config(encoder_layers=4, decoder_layers=4))
+    deep = dataclasses.replace(training_config(), model=model_config(encoder_layers=4, decoder_layers=4))
     plain = setup(deep, "plain").fit()
     try:
         compiled = setup(dataclasses.replace(deep, train=dataclasses.replace(deep.train, compile=True)), "compiled").fit()
@@ -533,7 +512,7 @@ def test_measurements_that_were_removed_are_told(tmp_path: Path, capsys):
 def test_a_line_tells_the_means_of_the_updates_since_the_one_before(setup, monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    each, fourth = (setup(options(log_every=every), str(every)) for every in (1, 4))
+    each, fourth = (setup(training_config(log_every=every), str(every)) for every in (1, 4))
     each.fit()
     fourth.fit()
     every_update, every_fourth = (
@@ -577,7 +556,7 @@ def test_a_planned_interval_stays_with_its_run(script, tmp_path):
 
 
 def test_many_accumulated_batches_are_not_all_timed(setup, monkeypatch):
-    trainer = setup(options(accumulation=10_000))
+    trainer = setup(training_config(accumulation=10_000))
     sizes, step = [], trainer.updater.step
     monkeypatch.setattr(trainer.updater, "step", lambda batches, rate: sizes.append(len(batches)) or step(batches, rate))
     assert trainer.time_update() > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import batch_of, updater_of
+from tests.support.models import batch_of, updater_of
 
 BATCH = batch_of((7, 5), (4, 6), (6, 6))
 

@@ -40,11 +40,11 @@ from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import require_writable, writing
 from translator.runtime.console import log, require_stdout
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import DecodingPrecision, resolve_device, resolve_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.errors import UserError
 from translator.training.trainer import Trainer, new_model
 
-PRECISIONS: list[DecodingPrecision] = ["fp32", "bf16", "int8"]
+PRECISIONS = [Precision.FP32, Precision.BF16, Precision.INT8]
 OF_TRAINING = ("updates", "trace")
 OF_DECODING = ("decode_in", "beside", "workers", "sentences")
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=positive, default=5, help="stretches, whose medians are given (5)")
     parser.add_argument("--run", type=Path, help="a trained run with which to measure decoding on its test split instead")
     parser.add_argument(
-        "--decode-in", action="append", choices=PRECISIONS,
+        "--decode-in", action="append", type=Precision, choices=PRECISIONS,
         help="precision of decoding; may be given again (fp32, bf16 and, on a CPU, int8)")
     parser.add_argument(
         "--beside", action="append", choices=sorted(SETTINGS["cpu"]), default=[],
@@ -84,7 +84,7 @@ def main() -> None:
         config = from_hydra(RunConfig, compose("train", [*options.overrides, "name=benchmark"]))
     require_fresh(config)
     device = resolve_device(config.device)
-    precision = resolve_precision(config.precision, device)
+    precision = Precision.resolve(config.precision, device)
     report: dict[str, object] = {"machine": describe_machine(device, precision)}
     if options.run:
         require_of_decoding(options.overrides)
@@ -119,7 +119,7 @@ def require_wanted(parser: argparse.ArgumentParser, options: argparse.Namespace)
             raise UserError(f"--{name.replace('_', '-')}: is for {what}")
 
 
-def train(config: RunConfig, device: torch.device, precision: torch.dtype, options: argparse.Namespace) -> dict[str, object]:
+def train(config: RunConfig, device: torch.device, precision: Precision, options: argparse.Namespace) -> dict[str, object]:
     """The figures of training a fresh model as `config` says."""
     fetch_default(config.data.path)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
@@ -172,7 +172,7 @@ def decode_side_by_side(device: torch.device, search: SearchConfig, options: arg
     return figures
 
 
-def precisions_on(device: torch.device) -> list[DecodingPrecision]:
+def precisions_on(device: torch.device) -> list[Precision]:
     """All in which models decode there."""
     return [name for name in PRECISIONS if name != "int8" or device.type == "cpu"]
 

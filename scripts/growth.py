@@ -19,7 +19,7 @@ from translator.config.building import from_hydra
 from translator.config.options import RunConfig
 from translator.data.tatoeba import fetch_default
 from translator.runtime.console import log, require_stdout
-from translator.runtime.device import resolve_device, resolve_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.errors import UserError
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -39,7 +39,7 @@ def main() -> None:
         config = from_hydra(RunConfig, compose("train", [*overrides, "name=growth"]))
     require_fresh(config)
     device = resolve_device(config.device)
-    machine = describe_machine(device, resolve_precision(config.precision, device))
+    machine = describe_machine(device, Precision.resolve(config.precision, device))
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     tables = [word for word in words if word in TABLES] or list(TABLES)
     if set(tables) & set(corpus_growth.TABLES):

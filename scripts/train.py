@@ -29,7 +29,7 @@ from translator.pretrained import Pretrained, adopt, load_pretrained, without_we
 from translator.runs.run_folder import RunFolder, place_of
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import name_of_precision, resolve_device, resolve_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
 from translator.runtime.file_lock import sole_user
@@ -106,7 +106,7 @@ def train(
         weights.clear()  # large ones need not lie in memory twice for as long as training takes
     elif config.model.embeddings == "cooccurrence" and not broadcast_from_main(folder.checkpoints.resumable):
         embed_by_cooccurrence(model, corpus, config.seed)
-    precision = resolve_precision(config.precision, device)
+    precision = Precision.resolve(config.precision, device)
     greedy = config.search.plain(config.train.validation_beam)
     if greedy.batch_tokens == "auto":  # a GPU's memory is for training, and greedily it wins little by larger batches
         greedy = dataclasses.replace(greedy, batch_tokens=TOKENS_ON_CPU)
@@ -150,7 +150,7 @@ def with_fitting_batches(
     """The options with the number of tokens a batch that train.batch_tokens=auto comes to."""
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
     model = new_model(config, corpus, device)
-    tokens = fitting_batch_tokens(config, corpus, model, precision=resolve_precision(config.precision, device))
+    tokens = fitting_batch_tokens(config, corpus, model, precision=Precision.resolve(config.precision, device))
     log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
     return dataclasses.replace(config, train=dataclasses.replace(config.train, batch_tokens=tokens))
 
@@ -185,7 +185,7 @@ def settled(config: RunConfig, device: torch.device) -> RunConfig:
     """The options with what `auto` and null come to here and now."""
     return dataclasses.replace(
         config, train=dataclasses.replace(config.train, accumulation=config.train.accumulation or world_size()),
-        precision=name_of_precision(resolve_precision(config.precision, device)))
+        precision=Precision.resolve(config.precision, device).value)  # type: ignore[arg-type]  # a name of the Literal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +215,7 @@ def with_validations(config: RunConfig, plan: Plan) -> RunConfig:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, validate_every=every))
 
 
-def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device, precision: torch.dtype) -> None:
+def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device, precision: Precision) -> None:
     """Tell what is about to happen and how long it may take, before the first step."""
     parameters = sum(p.numel() for p in trainer.model.parameters())
     tokens = corpus.report["splits"]["train"]["target_tokens"]
@@ -223,7 +223,7 @@ def say_plan(plan: Plan, trainer: Trainer, corpus: Corpus, device: torch.device,
     every = trainer.config.train.interval
     validation = f"{'with' if plan.by_clock else 'and'} a validation every {f'{every:,} updates' if every > 1 else 'update'}"
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
-    log(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {name_of_precision(precision)}\n"
+    log(f"model      {parameters:,} parameters, {pieces} pieces, on {device.type} in {precision}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.unit == 'epoch' else 'a window'}\n"
         f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.unit}s, in "

@@ -36,7 +36,7 @@ from translator.inference.translator import CHUNK
 from translator.inference.workers import Job, translate_all
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import resolve_device, settled_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 
 PROMPT = "> "
@@ -50,7 +50,7 @@ def main(composed: DictConfig) -> None:
     if config.details and format_of(config.output, config.output_format) == "text":
         raise UserError("details=true: is told in jsonl alone; add output_format=jsonl, or name an output that ends in .jsonl")
     runs = tuple(map(str, chosen_runs(config.run, config.runs)))
-    precision = settled_precision(config.precision, resolve_device(config.device))  # workers and a later start must agree on it
+    precision = Precision.resolve(config.precision, resolve_device(config.device))  # workers and a later start must agree on it
     job = Job(runs, config.device, precision, config.search, config.details)
     if score_lines(config, job) if config.translations else translate_lines(config, job):
         sys.exit(USER_ERROR_EXIT_CODE)

@@ -15,6 +15,7 @@ from translator.model.attention import (
 )
 from translator.model.layers import DecoderLayer
 from translator.model.transformer import Transformer
+from translator.runtime.device import Precision
 from translator.training.updater import Updater
 
 
@@ -43,7 +44,7 @@ def random_model(
 
 
 def updater_of(
-    *options: str, precision: torch.dtype = torch.float32, device: torch.device | str = "cpu", **model: object
+    *options: str, precision: Precision = Precision.FP32, device: torch.device | str = "cpu", **model: object
 ) -> Updater:
     """One of a random model of this configuration, with these options of training."""
     config = run_config("optim.lr=1e-3", *options)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
 
 from tests.support.configurations import model_config, run_config
@@ -15,6 +14,7 @@ from tests.support.corpora import PAIRS
 from translator.config.options import RunConfig
 from translator.data.preparation import Corpus
 from translator.runs.run_folder import RunFolder
+from translator.runtime.device import Precision
 from translator.runtime.distributed import (
     broadcast_from_main,
 )
@@ -53,7 +53,7 @@ def train_toy(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> None:
     corpus = small_corpus(tokenizer, validation=7)
     run = RunFolder(folder)
     broadcast_from_main(lambda: run.create(config, (tokenizer, tokenizer), {}))
-    Trainer(config, run, corpus, new_model(config, corpus), fake_translate, precision=torch.float32).fit()
+    Trainer(config, run, corpus, new_model(config, corpus), fake_translate, precision=Precision.FP32).fit()
 
 
 def fake_translate(texts: Any) -> list[str]:

@@ -19,7 +19,7 @@ from tests.support.table_models import ids_of
 from translator.data.batching import pad
 from translator.inference.translator import Translator
 from translator.model.transformer import Transformer
-from translator.runtime.device import resolve_device
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.memory import OutOfMemory
 from translator.search import search
 from translator.training.loss import projected_cross_entropy
@@ -63,8 +63,8 @@ def test_updates_are_those_of_a_cpu(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
-def test_in_half_precision_they_are_close(precision: torch.dtype, optimizer: str) -> None:
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+def test_in_half_precision_they_are_close(precision: Precision, optimizer: str) -> None:
     exact = steps_of(updater_of(f"optim={optimizer}"))
     for ours, theirs in zip(steps_of(updater_of(f"optim={optimizer}", precision=precision, device=GPU)), exact, strict=True):
         assert (ours.loss, ours.nll) == pytest.approx((theirs.loss, theirs.nll), rel=0.05)
@@ -77,8 +77,8 @@ REPLAYED = [
 
 
 @pytest.mark.parametrize("options", REPLAYED, ids=str)
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_replayed_updates_are_those_asked_for_one_by_one(precision: torch.dtype, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+def test_replayed_updates_are_those_asked_for_one_by_one(precision: Precision, options: tuple[str, ...]) -> None:
     """With dropout of its own for every update, at rates that change, from a state that is loaded in between."""
     made = []
     for graphs in ("true", "false"):
@@ -98,7 +98,7 @@ def test_replayed_updates_are_those_asked_for_one_by_one(precision: torch.dtype,
         assert updater._recordings is None or len(updater._recordings) == 5
         made.append((steps, updater.model.eval()(batches[0].source.to(GPU), batches[0].target_in.to(GPU)).detach()))
     (replayed, logits), (plain, expected) = made
-    exact = precision == torch.float32
+    exact = precision is Precision.FP32
     for ours, theirs in zip(replayed, plain, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4 if exact else 5e-2)
     assert (logits - expected).norm() <= (1e-3 if exact else 0.1) * expected.norm()
@@ -106,7 +106,7 @@ def test_replayed_updates_are_those_asked_for_one_by_one(precision: torch.dtype,
 
 def test_one_shape_with_other_dropout_is_another_update() -> None:
     config = run_config("optim.lr=1e-3", "model.dropout=0.3")
-    updater = Updater(random_model(model_config(dropout=0.3)).to(GPU), config.optim, config.train, precision=torch.float32)
+    updater = Updater(random_model(model_config(dropout=0.3)).to(GPU), config.optim, config.train, precision=Precision.FP32)
     batch = batch_of((7, 9), (5, 3))
     losses = [updater.step([dataclasses.replace(batch, seed=seed)], 0.0).loss for seed in (1, 1, 1, 2, 3, 1)]
     assert losses[0] == pytest.approx(losses[2], rel=1e-5)
@@ -150,7 +150,7 @@ def test_windows_in_blocks_are_those_of_a_cpu() -> None:
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 def test_an_update_waits_for_the_gpu_once(optimizer: str) -> None:
-    updater = updater_of(f"optim={optimizer}", precision=torch.bfloat16, device=GPU)
+    updater = updater_of(f"optim={optimizer}", precision=Precision.BF16, device=GPU)
     steps_of(updater, 1)
     assert waits_in(lambda: steps_of(updater, 2)) == 2
 

@@ -24,7 +24,7 @@ from translator.inference.translation import Request, Translation
 from translator.inference.translator import CHUNK
 from translator.inference.workers import Job, ready
 from translator.model.transformer import TiedProjection, Transformer
-from translator.runtime.device import name_of_precision
+from translator.runtime.device import Precision
 from translator.runtime.environment import environment
 from translator.runtime.errors import UserError
 from translator.runtime.memory import peak_memory
@@ -74,7 +74,7 @@ def measure_training(trainer: Trainer, *, updates: int, repeats: int, trace: Pat
     figures["peak_memory_gib"] = peak_memory(trainer.updater.device)
     tokens = trainer.config.train.passes * figures["tokens_per_update"] / trainer.config.train.batches_of_update
     layers = _linear_layers(trainer.model, trainer.config.train.sampled_softmax)
-    figures["products_gflops"] = _product_rate(layers, round(tokens), trainer.updater.device, trainer.updater.precision)
+    figures["products_gflops"] = _product_rate(layers, round(tokens), trainer.updater.device, trainer.updater.precision.dtype)
     figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
     return figures | _phase_shares(trainer, batches, trace)
 
@@ -176,9 +176,9 @@ def load_report(path: Path) -> dict[str, Any]:
     return report
 
 
-def describe_machine(device: torch.device, precision: torch.dtype) -> dict[str, Any]:
+def describe_machine(device: torch.device, precision: Precision) -> dict[str, Any]:
     """What figures were measured on."""
-    return {"device": device.type, "precision": name_of_precision(precision)} | environment(device)
+    return {"device": device.type, "precision": precision} | environment(device)
 
 
 def _all_batches(trainer: Trainer) -> Iterator[Batch]:
@@ -248,14 +248,14 @@ def _synchronised_phase(name: str) -> Iterator[None]:
             torch.cuda.synchronize()
 
 
-def _product_rate(layers: Iterable[LinearLayer], tokens: int, device: torch.device, precision: torch.dtype) -> float:
+def _product_rate(layers: Iterable[LinearLayer], tokens: int, device: torch.device, dtype: torch.dtype) -> float:
     """GFLOP/s of matrix products alone, weighted as training on that many tokens at once needs them."""
     seconds: dict[tuple[int, int, int], float] = {}
     flops, total = 0.0, 0.0
     for outputs, inputs, _ in layers:
         for shape in ((tokens, inputs, outputs), (tokens, outputs, inputs), (outputs, tokens, inputs)):
             if shape not in seconds:
-                seconds[shape] = _seconds_of_product(*shape, device=device, dtype=precision)
+                seconds[shape] = _seconds_of_product(*shape, device=device, dtype=dtype)
             flops, total = flops + 2 * tokens * inputs * outputs, total + seconds[shape]
     return flops / total / 1e9
 

@@ -32,7 +32,7 @@ from translator.data.preparation import load_split, prepare
 from translator.data.sources import SPLITS
 from translator.data.stream import WindowSource
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import resolve_device, resolve_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.distributed import process_group
 from translator.runtime.errors import one_line
 from translator.runtime.memory import peak_memory
@@ -140,7 +140,7 @@ def second_start(config: RunConfig, launched: float) -> tuple[float, float]:
     batches = BatchSource(corpus.train, tokenizers, max_tokens=config.train.max_tokens, seed=config.seed)
     updater = Updater(
         new_model(config, corpus, device), config.optim, config.train,
-        precision=resolve_precision(config.precision, device))
+        precision=Precision.resolve(config.precision, device))
     updater.step([batches.batch(0, 0)], config.optim.lr)
     return time.time() - launched, peak_memory(torch.device("cpu"))
 

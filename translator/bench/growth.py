@@ -20,7 +20,7 @@ from translator.data.batching import Batch, collate
 from translator.model.attention import MultiHeadAttention
 from translator.model.transformer import Transformer
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import autocast, resolve_device, resolve_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.memory import peak_memory
 from translator.text.tokenizer import EOS_ID
 from translator.training.updater import Updater
@@ -104,7 +104,7 @@ TABLES: dict[str, Callable[[RunConfig], Table]] = {
 
 def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: int) -> Cost:
     """The cost of training on random sentences of `length` tokens a side, `tokens` a batch, without padding."""
-    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], float]:
+    def make_step(device: torch.device, precision: Precision) -> Callable[[], float]:
         model = Transformer(config.model, vocabulary, vocabulary).to(device)
         updater = Updater(model, config.optim, config.train, precision=precision)
         batch = _random_batch(tokens // length, length, vocabulary)
@@ -115,12 +115,12 @@ def training_cost(config: RunConfig, *, length: int, tokens: int, vocabulary: in
 
 def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cost:
     """The cost of one layer of causal self-attention, forward and backward."""
-    def make_step(device: torch.device, precision: torch.dtype) -> Callable[[], float]:
+    def make_step(device: torch.device, precision: Precision) -> Callable[[], float]:
         attention = MultiHeadAttention(config.model.d_model, config.model.num_heads, causal=True, window=window).to(device)
         x = torch.randn(USUAL_BATCH // length, length, config.model.d_model, device=device, requires_grad=True)
 
         def step() -> float:
-            with autocast(device, precision):
+            with precision.autocast(device):
                 total = attention(x)[0].sum()
             total.backward()
             return float(total.detach())  # reading a number waits for the device
@@ -131,12 +131,12 @@ def attention_cost(config: RunConfig, *, length: int, window: int | None) -> Cos
 
 
 def _cost_of(
-    make_step: Callable[[torch.device, torch.dtype], Callable[[], float]], config: RunConfig, tokens: int
+    make_step: Callable[[torch.device, Precision], Callable[[], float]], config: RunConfig, tokens: int
 ) -> Cost:
     """The cost of a step on so many tokens, and the memory of making it too."""
     tune_cpu(training=True)
     device = resolve_device(config.device)
-    precision = resolve_precision(config.precision, device)
+    precision = Precision.resolve(config.precision, device)
     before = peak_memory(device)
     torch.manual_seed(config.seed)
     step = make_step(device, precision)

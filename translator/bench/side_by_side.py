@@ -30,7 +30,7 @@ from translator.metrics.scores import score
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import DecodingPrecision
+from translator.runtime.device import Precision
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Exported:
 
 def measure_side_by_side(
     run: Path, sources: Sequence[str], references: Sequence[str], search: SearchConfig, *, device: str, formats: Sequence[str],
-    precisions: Sequence[DecodingPrecision], repeats: int, workers: int,
+    precisions: Sequence[Precision], repeats: int, workers: int,
 ) -> Figures:
     """Sentences a second: medians of `repeats` rounds, in each of which every system has its turn, or many one by one.
 

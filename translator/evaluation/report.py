@@ -31,7 +31,7 @@ from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
 from translator.runtime.atomic_files import require_writable, write_bytes, write_text, writing
 from translator.runtime.console import log
-from translator.runtime.device import resolve_device, settled_precision
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.environment import environment
 from translator.runtime.errors import UserError
 from translator.training.state import Outcome, TrainingState, outcome_of, state_of
@@ -134,7 +134,8 @@ class Map:
 def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     """Write the page about a run to `folder`, and its pictures beside it; the page's file."""
     device = resolve_device(options.device)
-    options = dataclasses.replace(options, precision=settled_precision(options.precision, device))
+    precision = Precision.resolve(options.precision, device).value
+    options = dataclasses.replace(options, precision=precision)  # type: ignore[arg-type]  # a name of the Literal
     paths = [own, Path(options.against)] if options.against else [own]
     require_comparable(paths, options.direction)
     require_not_of_a_run(folder)

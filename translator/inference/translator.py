@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ from translator.model.weights import SkipInit, load_into, require_fit
 from translator.model.without_hooks import bare
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
-from translator.runtime.device import DecodingPrecision, resolve_device
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.errors import UserError
 from translator.runtime.memory import OutOfMemory, advise_when_out_of_memory
 from translator.search import Demands, Hypothesis, search
@@ -54,9 +54,7 @@ class Translator:
 
     _folder: RunFolder | None = None  # of the first run
 
-    def __init__(
-        self, *runs: str | Path, device: str = "auto", precision: DecodingPrecision | Literal["auto"] = "fp32"
-    ) -> None:
+    def __init__(self, *runs: str | Path, device: str = "auto", precision: str = "fp32") -> None:
         """Load a run folder, or several of the same vocabulary that translate together; UserError where that cannot be."""
         where = resolve_device(device)
         models: list[Transformer] = []
@@ -76,7 +74,7 @@ class Translator:
                 with SkipInit():
                     model = Transformer(config.model, *map(len, tokenizers))
                 load_into(model, weights, folder.model_file)
-                models.append(bare(convert(model.to(where).for_decoding(), precision)))
+                models.append(bare(convert(model.to(where).for_decoding(), Precision.resolve(precision, where))))
         if not models:
             raise ValueError("no run folder given")
         self._folder = RunFolder(runs[0])

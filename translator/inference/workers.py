@@ -16,7 +16,7 @@ from translator.inference.translation import Request, Translation
 from translator.inference.translator import CHUNK, Translator
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import DecodingPrecision
+from translator.runtime.device import Precision
 from translator.runtime.process_pool import answering, in_order
 
 REMEDY = "try fewer workers, or a smaller search.batch_tokens"
@@ -29,7 +29,7 @@ class Job:
 
     runs: tuple[str, ...]
     device: str
-    precision: DecodingPrecision
+    precision: Precision
     search: SearchConfig
     details: bool
 

@@ -22,7 +22,7 @@ from translator.model.kv_cache import FORBIDDEN, KeyValueCache, Past
 from translator.model.positions import RelativeBias, RotaryPositions
 from translator.model.unpadded import TokenRows
 from translator.runtime.cpu import onednn
-from translator.runtime.device import in_product_precision
+from translator.runtime.device import to_matmul_dtype
 
 # On a CPU the formula is the faster one, or level with the fused kernel, up to about this many keys...
 CPU_FUSED_FROM = 512
@@ -205,7 +205,7 @@ class MultiHeadAttention(nn.Module):
         `rows`: x (N, D) is made of these, and so is the output; `memory_rows`: memory (M, D) is.
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
-        x = in_product_precision(x)
+        x = to_matmul_dtype(x)
         if memory is None:
             queries, keys, values = self._queries_keys_values(x, rows)
         else:
@@ -233,7 +233,7 @@ class MultiHeadAttention(nn.Module):
         if self.joined is not None:
             keys, values = self._split_joined(self.joined(memory))
             return keys, values
-        memory = in_product_precision(memory)
+        memory = to_matmul_dtype(memory)
         return self._split_heads(self.W_k(memory), rows), self._split_heads(self.W_v(memory), rows)
 
     def join(self, *names: str) -> None:
@@ -263,7 +263,7 @@ class MultiHeadAttention(nn.Module):
         if self.joined is not None:
             mapped = self.joined(x)
         else:
-            x = in_product_precision(x)
+            x = to_matmul_dtype(x)
             mapped = torch.cat([W(x) for W in self.maps()], dim=1)
         newest = self._split_joined(rows.unpack(mapped))  # (3, B, H, hypotheses, K)
         if self.rotary is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from translator.model.int8 import Int8Linear, in_int8
-from translator.runtime.device import DecodingPrecision, resolve_precision
+from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -19,16 +19,15 @@ Model = TypeVar("Model", bound=nn.Module)
 OUTPUTS_TOGETHER = 2**6
 
 
-def convert(model: Model, name: DecodingPrecision | Literal["auto"]) -> Model:
-    """A model that is for decoding alone, its weights in that precision: auto as `resolve_precision` has it.
+def convert(model: Model, precision: Precision) -> Model:
+    """Convert a decoding model's weights to a precision.
 
     int8: linear layers on a CPU, weights once, inputs as they come.
     """
     device = next(model.parameters()).device
-    if name != "int8":
-        precision = resolve_precision(name, device)
-        model = model.to(precision)
-        return _laid_out_by_columns(model) if (device.type, precision) == ("cpu", torch.float32) else model
+    if precision is not Precision.INT8:
+        model = model.to(precision.dtype)
+        return _laid_out_by_columns(model) if (device.type, precision) == ("cpu", Precision.FP32) else model
     if device.type != "cpu":
         raise UserError(f"precision=int8: there is none for {device.type}; use device=cpu, or precision=bf16")
     in_int8(model)

@@ -19,7 +19,7 @@ from translator.model.dropout import dropout
 from translator.model.kv_cache import KeyValueCache, Past
 from translator.model.positions import RelativeBias, RotaryPositions
 from translator.model.unpadded import TokenRows
-from translator.runtime.device import in_product_precision
+from translator.runtime.device import to_matmul_dtype
 
 
 class FeedForward(nn.Module):
@@ -51,7 +51,7 @@ class GatedFeedForward(nn.Module):
         self.dropout = config.activation_dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        x = in_product_precision(x)
+        x = to_matmul_dtype(x)
         return self.outer(dropout(F.silu(self.gate(x)) * self.inner(x), self.dropout, self.training))
 
 

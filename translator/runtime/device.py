@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from functools import cache
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from translator.runtime.errors import UserError
-
-Precision = Literal["fp32", "bf16", "fp16"]
-DecodingPrecision = Literal["fp32", "bf16", "int8"]
-PRECISIONS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
@@ -41,39 +37,40 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def resolve_precision(name: Precision | Literal["auto"], device: torch.device) -> torch.dtype:
-    """The dtype of matrix products; auto is bf16 where a short measurement finds it clearly faster than float32."""
-    return PRECISIONS[_faster_precision(device) if name == "auto" else name]
+class Precision(StrEnum):
+    """The number format of matrix products, by the name that options and run folders use."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"  # training only
+    INT8 = "int8"  # decoding on a CPU only: weights in int8, everything else in float32
+
+    @classmethod
+    def resolve(cls, name: str, device: torch.device) -> Precision:
+        """Return the precision of that name. auto: bf16 where a short measurement finds it clearly faster than float32."""
+        if name == "auto":
+            return cls.BF16 if _bf16_speedup(device) >= WORTHWHILE_SPEEDUP else cls.FP32
+        return cls(name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of activations, and of weights in decoding."""
+        return {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(self, torch.float32)
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[None]:
+        """Run matrix products in this precision; weights, normalisation and softmax stay in float32."""
+        return torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32)
 
 
-def settled_precision(name: DecodingPrecision | Literal["auto"], device: torch.device) -> DecodingPrecision:
-    """The precision of decoding, auto as `resolve_precision` has it."""
-    return _faster_precision(device) if name == "auto" else name
-
-
-def name_of_precision(precision: torch.dtype) -> Precision:
-    """The name by which `resolve_precision` knows a dtype."""
-    return next(name for name, dtype in PRECISIONS.items() if dtype == precision)
-
-
-def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[None]:
-    """Run matrix products in `precision`; weights, normalisation and softmax stay in float32."""
-    return torch.autocast(device.type, precision, enabled=precision != torch.float32)
-
-
-def product_precision(x: Tensor) -> torch.dtype:
-    """That in which x is multiplied here: `autocast`'s, or its own."""
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype that matmuls on x will use: autocast's, or its own."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def in_product_precision(x: Tensor) -> Tensor:
-    """x as `autocast` would convert it for each product that takes it: here once for all of them."""
-    return x.to(product_precision(x))
-
-
-def _faster_precision(device: torch.device) -> Literal["fp32", "bf16"]:
-    return "bf16" if _bf16_speedup(device) >= WORTHWHILE_SPEEDUP else "fp32"
+def to_matmul_dtype(x: Tensor) -> Tensor:
+    """Convert x as autocast would: once for all matmuls that take it."""
+    return x.to(matmul_dtype(x))
 
 
 @cache

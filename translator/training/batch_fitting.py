@@ -12,6 +12,7 @@ from translator.config.options import RunConfig
 from translator.data.batching import BatchSource
 from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
+from translator.runtime.device import Precision
 from translator.runtime.distributed import world_size
 from translator.runtime.errors import UserError
 from translator.runtime.memory import OutOfMemory, memory_of, peak_memory
@@ -24,7 +25,7 @@ BATCHES_OF_EPOCH = 100
 SHARE = 0.8
 
 
-def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: torch.dtype) -> int:
+def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: Precision) -> int:
     """The most tokens a batch, a power of two, with which an update of the largest batches fits; OutOfMemory if none does.
 
     It makes such updates, at a learning rate of 0: they change nothing in the model. It starts with as many tokens as the
@@ -50,7 +51,7 @@ def _may_double(model: Transformer) -> bool:
 
 
 def _fits(
-    config: RunConfig, corpus: Corpus, model: Transformer, longest: np.ndarray, tokens: int, precision: torch.dtype
+    config: RunConfig, corpus: Corpus, model: Transformer, longest: np.ndarray, tokens: int, precision: Precision
 ) -> bool:
     """Whether an update of the largest batches of so many tokens fits; OutOfMemory where no pair fits into fewer.
 

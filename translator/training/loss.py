@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from translator.model.inference_layers import evened
-from translator.runtime.device import product_precision
+from translator.runtime.device import matmul_dtype
 from translator.training.sampled_softmax import draw, least_size
 
 # Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
@@ -54,7 +54,7 @@ def projected_cross_entropy(
         words, stand_for, numbers = draw(targets, len(weight), size)
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
     loss, nll = _ProjectedCrossEntropy.apply(
-        of_passes, weight, bias, targets, real, stand_for, smoothing, r_drop, product_precision(hidden), needs_gradient)
+        of_passes, weight, bias, targets, real, stand_for, smoothing, r_drop, matmul_dtype(hidden), needs_gradient)
     return loss / passes, nll.detach() / passes
 
 

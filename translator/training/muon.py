@@ -29,16 +29,16 @@ class Muon(Uncompiled):
     """Muon with Nesterov's momentum and decoupled weight decay, for matrices (m, n).
 
     An update is scaled by 0.2 sqrt(max(m, n)), to the size of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982,
-    section 2.2), so that one learning rate serves both. The iteration's products run in `precision`. PyTorch's own Muon, which
+    section 2.2), so that one learning rate serves both. The iteration's products run in `dtype`. PyTorch's own Muon, which
     this follows, always takes bf16: on a processor without such units an update of 44 small matrices took it 10 s, not 0.2.
     Several processes share the work, matrix by matrix; of one held in shards each keeps its part.
     """
 
     def __init__(
-        self, matrices: Iterable[Tensor], *, lr: float, weight_decay: float = 0.0, precision: torch.dtype = torch.float32
+        self, matrices: Iterable[Tensor], *, lr: float, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
-        self.precision = precision
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -58,7 +58,7 @@ class Muon(Uncompiled):
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
             for shape, of_shape in directions.items():
                 together = stack_full_tensors(list(of_shape.values()))
-                updates = map_rows(partial(orthogonalised, precision=self.precision), together)
+                updates = map_rows(partial(orthogonalised, dtype=self.dtype), together)
                 updates = updates.to(torch.float32, memory_format=torch.contiguous_format)
                 updates *= -group["lr"] * 0.2 * math.sqrt(max(shape))
                 held = [shard_like(update, matrix) for matrix, update in zip(of_shape, updates, strict=True)]
@@ -71,8 +71,8 @@ class Muon(Uncompiled):
         return state["momentum_buffer"]
 
 
-def orthogonalised(matrices: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
-    """About U V^T of every matrix of (N, m, n), its singular value decomposition U S V^T, in `precision`: by Newton and Schulz.
+def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """About U V^T of every matrix of (N, m, n), its singular value decomposition U S V^T, in `dtype`: by Newton and Schulz.
 
     The singular values come out between 0.73 and 1.27, but for those below 0.01 of the matrix's norm, which stay smaller.
 
@@ -81,7 +81,7 @@ def orthogonalised(matrices: Tensor, precision: torch.dtype = torch.float32) -> 
     https://dao-lab.ai/blog/2026/gram-newton-schulz). So few steps leave rounding in bf16 no time to grow.
     """
     wide = matrices.size(1) <= matrices.size(2)
-    x = matrices.to(precision)
+    x = matrices.to(dtype)
     x = x if wide else x.mT
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)  # no singular value above 1
     gram = x @ x.mT

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from translator.config.options import OptimConfig
+from translator.runtime.device import Precision
 from translator.runtime.distributed import shard_like
 from translator.training.muon import Muon
 from translator.training.uncompiled import AdamW
@@ -21,7 +22,7 @@ DECAY_SHARE = 0.4
 
 
 def build_optimizers(
-    model: nn.Module, config: OptimConfig, *, precision: torch.dtype = torch.float32, capturable: bool = False
+    model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32, capturable: bool = False
 ) -> list[Optimizer]:
     """The optimizers of a model's weights: AdamW for all, or Muon for the layers' matrices and AdamW for the rest.
 
@@ -34,8 +35,8 @@ def build_optimizers(
     if config.optimizer == "muon":
         # A projection to the vocabulary is AdamW's, as embeddings are: one that is tied is no linear layer.
         maps = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
-        products = torch.bfloat16 if precision == torch.bfloat16 else torch.float32
-        optimizers.append(Muon(maps, lr=config.lr, weight_decay=config.weight_decay, precision=products))
+        dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+        optimizers.append(Muon(maps, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype))
         taken = set(maps)
         matrices = [p for p in matrices if p not in taken]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]

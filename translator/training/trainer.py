@@ -28,6 +28,7 @@ from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
 from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import Progress, log
+from translator.runtime.device import Precision
 from translator.runtime.distributed import (
     broadcast_from_main,
     full_tensors_on_main,
@@ -76,7 +77,7 @@ class Trainer:
         model: Transformer,
         translate: Translate,
         *,
-        precision: torch.dtype,
+        precision: Precision,
     ) -> None:
         """`translate`: source sentences to translations, by `model` as it stands. `model` is on its device already."""
         self.config = config

@@ -20,7 +20,7 @@ from translator.config.options import OptimConfig, TrainConfig
 from translator.data.batching import Batch
 from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
-from translator.runtime.device import autocast
+from translator.runtime.device import Precision
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
 from translator.runtime.memory import advise_when_out_of_memory
 from translator.text.tokenizer import PAD_ID
@@ -47,7 +47,7 @@ class Step:
 class Updater:
     """Updates `model`, where it lies, with matrix products in `precision`. One GPU replays what it has once been asked for."""
 
-    def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: torch.dtype) -> None:
+    def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: Precision) -> None:
         self.optim = optim
         self.train = train
         self.precision = precision
@@ -69,7 +69,7 @@ class Updater:
             # From now on nothing in this process runs compiled but updates: for a validation it is not worth while.
             torch.compiler.set_stance("force_eager")
         # Small gradients would vanish in fp16: the loss is scaled up, by as much as leaves the largest ones finite.
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision is Precision.FP16)
         replay = train.cuda_graphs and self.device.type == "cuda" and world_size() == 1 and not self.scaler.is_enabled()
         self._recordings = Recordings(self.device) if replay else None
         # Threads do not scale the loss. Attention's dropout may be PyTorch's, whose random numbers all threads share.
@@ -165,7 +165,7 @@ class Updater:
     def _add_gradients(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """A batch's loss and likelihood as `loss` has them. Adds to the weights' gradients, of the loss times the share."""
         *of_batch, share = (x.to(self.device, non_blocking=True) for x in inputs)
-        with self.phase("forward"), autocast(self.device, self.precision):
+        with self.phase("forward"), self.precision.autocast(self.device):
             loss, nll = self._parallel(*of_batch)
         with self.phase("backward"):
             self.scaler.scale(loss * share).backward()
@@ -176,7 +176,7 @@ class Updater:
         weights = list(self.model.parameters())
 
         def of_part(part: Batch) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-            with self.phase("forward"), autocast(self.device, self.precision):
+            with self.phase("forward"), self.precision.autocast(self.device):
                 loss, nll = self._loss(*self._inputs(part))
             with self.phase("backward"):
                 return loss.detach(), nll, torch.autograd.grad(loss * share, weights, allow_unused=True)
@@ -229,7 +229,7 @@ class Updater:
 
         By the caller's model, whole in this process. Raises OutOfMemory, with what to lower.
         """
-        with advise_when_out_of_memory(self._advice([batch])), autocast(self.device, self.precision):
+        with advise_when_out_of_memory(self._advice([batch])), self.precision.autocast(self.device):
             return self._loss(*(x.to(self.device, non_blocking=True) for x in self._inputs(batch)))
 
     def _meet_after(self, *, last: bool) -> None:

@@ -15,7 +15,7 @@ from translator.model import transformer as model_module
 from translator.model.inference_layers import OUTPUTS_TOGETHER, convert
 from translator.model.layers import DecoderLayer, EncoderLayer, GatedFeedForward
 from translator.model.transformer import Transformer
-from translator.runtime.device import autocast
+from translator.runtime.device import Precision
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_what_a_model_for_decoding_adds_to_the_vocabulary_has_no_probability(pre
     hidden = model.hidden(*pair, None).detach()
     expected = model.output(hidden).log_softmax(dim=-1)
     tolerance = {"fp32": 1e-5, "bf16": 0.05, "int8": 0.2}[precision]
-    model = convert(model.for_decoding(), precision)
+    model = convert(model.for_decoding(), Precision(precision))
     some = model.log_probabilities(hidden.to(torch.bfloat16 if precision == "bf16" else torch.float32), slice(3, 20))
     assert some.dtype == torch.float32
     assert some.size(1) % OUTPUTS_TOGETHER == 0
@@ -194,7 +194,7 @@ def test_any_length_works(positions):
 def test_bf16_autocast_stays_close(pair):
     model = random_model()
     exact = model(*pair)
-    with autocast(torch.device("cpu"), torch.bfloat16):
+    with Precision.BF16.autocast(torch.device("cpu")):
         half = model(*pair)
     torch.testing.assert_close(half.float(), exact, atol=0.15, rtol=0.1)
     weights = list(model.parameters())

@@ -17,7 +17,7 @@ from translator.model.inference_layers import convert
 from translator.model.transformer import Transformer
 from translator.runtime import cpu, device
 from translator.runtime.cpu import multiply_by_onednn, onednn
-from translator.runtime.device import DecodingPrecision, resolve_device
+from translator.runtime.device import Precision, resolve_device
 from translator.runtime.errors import UserError
 from translator.runtime.memory import OutOfMemory, advise_when_out_of_memory
 
@@ -55,7 +55,7 @@ def test_a_processor_that_is_slow_at_bf16_is_asked_for_little(
 
     monkeypatch.setattr(device, "_product_seconds", seconds)
     device._bf16_speedup.cache_clear()
-    assert device.settled_precision("auto", torch.device("cpu")) == chosen
+    assert Precision.resolve("auto", torch.device("cpu")) == chosen
     device._bf16_speedup.cache_clear()
     assert len(asked) == probes
 
@@ -80,12 +80,12 @@ def test_onednn_is_left_out_where_it_is_not_wanted_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "learned"])
 @pytest.mark.parametrize(("precision", "error"), [("bf16", 0.15), ("int8", 0.3)])
-def test_a_converted_model_stays_close(positions: str, precision: DecodingPrecision, error: float) -> None:
+def test_a_converted_model_stays_close(positions: str, precision: str, error: float) -> None:
     model = random_model(model_config(positions=positions))
     source, target = torch.randint(4, 40, (2, 30)), torch.randint(4, 40, (2, 30))
     with torch.inference_mode():
         expected = model(source, target).log_softmax(-1)
-        converted = convert(model, precision)(source, target).float().log_softmax(-1)
+        converted = convert(model, Precision(precision))(source, target).float().log_softmax(-1)
     assert (converted - expected).abs().max() < error * expected.abs().max()
     assert not torch.equal(converted, expected)
 

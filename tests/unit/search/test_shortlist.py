@@ -32,6 +32,7 @@ from translator.model.transformer import Transformer
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import load_tensors, save_tensors
+from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 from translator.search import Demands, Hypothesis, search, shortlist
 from translator.search.engine import Model
@@ -215,7 +216,7 @@ def test_demands_are_allowed_to_the_sentence_that_they_are_made_of():
 @pytest.mark.parametrize("bias", [False, True])
 def test_some_outputs_are_those_of_the_whole_layer(precision, bias):
     model = Transformer(model_config(output_bias=bias), VOCAB, VOCAB)
-    model = convert(model, precision)
+    model = convert(model, Precision(precision))
     x = torch.randn(3, 5, model_config().d_model).to(torch.bfloat16 if precision == "bf16" else torch.float32)
     outputs = torch.tensor([0, 1, 2, 3, 7, 39])
     torch.testing.assert_close(some_outputs(model.output, outputs)(x), model.output(x)[..., outputs])

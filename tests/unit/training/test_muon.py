@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.support.configurations import run_config
 from tests.support.models import random_model
+from translator.runtime.device import Precision
 from translator.training import muon
 from translator.training.muon import POLYNOMIALS, Muon, orthogonalised
 from translator.training.optimizers import build_optimizers
@@ -27,7 +28,7 @@ def test_with_its_polynomial_bf16_updates_are_those_of_pytorch_but_for_rounding(
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
     options = {"lr": 0.03, "weight_decay": 0.1}
     optimizers = (
-        Muon([ours], precision=torch.bfloat16, **options),
+        Muon([ours], dtype=torch.bfloat16, **options),
         torch.optim.Muon([theirs], ns_steps=3, adjust_lr_fn="match_rms_adamw", **options))
     for gradient in gradients:
         for weight, optimizer in zip((ours, theirs), optimizers, strict=True):
@@ -94,7 +95,7 @@ def test_nothing_to_learn_moves_nothing():
 
 
 @pytest.mark.parametrize(("of_model", "of_muon"), [
-    (torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)])
+    (Precision.FP32, torch.float32), (Precision.BF16, torch.bfloat16), (Precision.FP16, torch.float32)])
 def test_bf16_is_asked_of_no_processor_that_does_not_train_in_it(of_model, of_muon, monkeypatch):
     optim = run_config("optim=muon").optim
     muon = build_optimizers(random_model(), optim, precision=of_model)[0]

@@ -11,6 +11,7 @@ import torch
 from tests.support.models import batch_of, updater_of
 from translator.data.batching import Batch
 from translator.model.dropout import dropout
+from translator.runtime.device import Precision
 from translator.runtime.memory import OutOfMemory
 from translator.training import thread_parallel as threads
 from translator.training.thread_parallel import Threads
@@ -33,7 +34,7 @@ def gradients(made: Updater, batches: list[Batch]) -> tuple[list[torch.Tensor], 
     return left, [float(loss) for loss in losses]
 
 
-@pytest.mark.parametrize(("precision", "rounding"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-3)])
+@pytest.mark.parametrize(("precision", "rounding"), [(Precision.FP32, 1e-6), (Precision.BF16, 1e-3)])
 @pytest.mark.parametrize("options", [(), ("train.r_drop=1",), ("train.r_drop=1", "train.r_drop_through=decoder")])
 @pytest.mark.parametrize("model", [{}, {"tied": "none", "positions": "relative"}])
 def test_parts_make_the_gradient_of_the_whole(options, model, precision, rounding):
@@ -49,7 +50,7 @@ def test_parts_make_the_gradient_of_the_whole(options, model, precision, roundin
         torch.testing.assert_close(gradient, other, atol=rounding, rtol=100 * rounding)
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 def test_random_numbers_follow_from_the_batch_whatever_else_is_drawn(precision):
     batches = [batch(8, 20, seed=1), batch(8, 20, seed=2)]
     made = updater_of("train.sampled_softmax=16", precision=precision, dropout=0.3)
@@ -116,6 +117,6 @@ def test_memory_that_a_part_lacks_is_told(monkeypatch):
 
 
 @pytest.mark.parametrize(("choice", "count"), [
-    ({}, 3), ({"precision": torch.bfloat16}, 3), ({"precision": torch.float16}, 1), ({"attention_dropout": 0.1}, 1)])
+    ({}, 3), ({"precision": Precision.BF16}, 3), ({"precision": Precision.FP16}, 1), ({"attention_dropout": 0.1}, 1)])
 def test_what_draws_elsewhere_or_scales_its_loss_is_not_split(choice, count):
     assert updater_of(**choice)._threads.count == count

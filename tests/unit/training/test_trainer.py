@@ -34,6 +34,7 @@ from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
 from translator.runtime.atomic_files import load_tensors, save_tensors
 from translator.runtime.console import WholeFigures
+from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 from translator.runtime.memory import OutOfMemory
 from translator.runtime.signals import Interrupted
@@ -52,7 +53,7 @@ Setup = Callable[..., Trainer]
 def setup(tmp_path: Path, tokenizer: Tokenizer, monkeypatch) -> Setup:
     monkeypatch.setattr(Tracker, "attention_map", lambda *_: None)  # half a second each, more than all the rest
 
-    def make(config: RunConfig, name: str = "run", precision: torch.dtype = torch.float32) -> Trainer:
+    def make(config: RunConfig, name: str = "run", precision: Precision = Precision.FP32) -> Trainer:
         corpus = small_corpus(tokenizer, validation=8)
         folder = RunFolder(tmp_path / name)
         folder.create(config, (tokenizer, tokenizer), {})
@@ -72,9 +73,9 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("extra", "stop_at", "threads", "precision"), [
-    *(({"optimizer": "adamw"}, stop_at, 1, torch.float32) for stop_at in (3, 8, 9)),
-    *(({"optimizer": "muon", "ema_decay": 0.9}, stop_at, 1, torch.float32) for stop_at in (3, 8, 9)),
-    *(({"optimizer": "muon"}, 9, 2, precision) for precision in (torch.float32, torch.bfloat16))])
+    *(({"optimizer": "adamw"}, stop_at, 1, Precision.FP32) for stop_at in (3, 8, 9)),
+    *(({"optimizer": "muon", "ema_decay": 0.9}, stop_at, 1, Precision.FP32) for stop_at in (3, 8, 9)),
+    *(({"optimizer": "muon"}, 9, 2, precision) for precision in (Precision.FP32, Precision.BF16))])
 def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
     setup, extra, stop_at, threads, precision, several_threads
 ):
@@ -362,17 +363,17 @@ def test_a_validation_sentence_longer_than_a_batch_is_measured_all_the_same(setu
     long = " ".join(source for source, _ in PAIRS[:30])
     corpus = dataclasses.replace(trainer.corpus, validation=tokenized_rows(tokenizer, [(long, long), *PAIRS[:3]]))
     assert max(corpus.validation["source_length"]) > trainer.config.train.max_tokens
-    again = Trainer(trainer.config, trainer.folder, corpus, trainer.model, list, precision=torch.float32)
+    again = Trainer(trainer.config, trainer.folder, corpus, trainer.model, list, precision=Precision.FP32)
     assert again.fit().update == 4
 
     learned = dataclasses.replace(trainer.config, model=model_config(positions="learned", max_positions=64))
     with pytest.raises(UserError, match=r"data\.validation.*max_positions=64"):
-        Trainer(learned, trainer.folder, corpus, new_model(learned, corpus), list, precision=torch.float32)
+        Trainer(learned, trainer.folder, corpus, new_model(learned, corpus), list, precision=Precision.FP32)
 
 
 def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
     config = training_config(log_every=1)
-    whole = setup(config, "whole", torch.float16)
+    whole = setup(config, "whole", Precision.FP16)
     whole.updater.scaler.load_state_dict(whole.updater.scaler.state_dict() | {"scale": 2.0**27})
     whole.time_update()  # overflows, and leaves no trace
     assert whole.updater.scaler.get_scale() == 2.0**27
@@ -382,19 +383,19 @@ def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
     assert len(measured) == 12 - whole.state.skipped  # what was skipped is no part of a mean
     assert [line["train/skipped"] for line in read_metrics(whole.folder) if "train/skipped" in line][-1] == whole.state.skipped
     part = dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=6))
-    first = setup(part, "parts", torch.float16)
+    first = setup(part, "parts", Precision.FP16)
     first.updater.scaler.load_state_dict(first.updater.scaler.state_dict() | {"scale": 2.0**27})
     first.config = config  # so that its schedule is the whole's
     first._out_of_budget = lambda: first.state.update >= 6  # type: ignore[method-assign]
     first.fit()
-    second = setup(config, "parts", torch.float16)
+    second = setup(config, "parts", Precision.FP16)
     assert second.updater.scaler.get_scale() == first.updater.scaler.get_scale() < 2.0**27
     second.fit()
     assert second.state.skipped == whole.state.skipped
 
 
 def test_a_gradient_that_is_never_finite_ends_fp16_too(setup):
-    trainer = setup(training_config(max_updates=100), "run", torch.float16)
+    trainer = setup(training_config(max_updates=100), "run", Precision.FP16)
     with torch.no_grad():
         trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
     with pytest.raises(UserError, match="the gradient is nan"):
@@ -421,7 +422,7 @@ def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypa
     corpus, model = trainer.corpus, new_model(config, trainer.corpus)
     before = {name: weight.clone() for name, weight in weights_of(model).items()}
     repeated = dataclasses.replace(corpus, train=concatenate_datasets([corpus.train] * 100))
-    tokens = fitting_batch_tokens(config, repeated, model, precision=torch.float32)
+    tokens = fitting_batch_tokens(config, repeated, model, precision=Precision.FP32)
     assert tokens == 2 ** int(math.log2(tokens))
     assert 512 <= tokens < sum(repeated.train["target_length"]) / 50  # an epoch keeps its batches
     assert_same(weights_of(model), before)
@@ -433,7 +434,7 @@ def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypa
         return step(self, batches, *rest, **options)
 
     monkeypatch.setattr(Updater, "step", limited)
-    assert fitting_batch_tokens(config, repeated, model, precision=torch.float32) == 512
+    assert fitting_batch_tokens(config, repeated, model, precision=Precision.FP32) == 512
 
 
 def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch):

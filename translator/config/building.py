@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from translator.config.base import Options
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError, no_such_option
 
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=Options)
 
 # Options within options, in YAML.
 MOST_NESTED = 20
@@ -98,55 +97,18 @@ def by_dotted_name(config: Any) -> dict[str, Any]:
     return flat
 
 
-def build(cls: type[Config], values: Any, where: str = "") -> Config:
-    """Make the dataclass `cls` of a plain mapping; unknown, missing and ill-typed options raise UserError."""
+def build(cls: type[Config], values: Any) -> Config:
+    """Build options of a plain mapping such as YAML holds; UserError names the option that is unknown, missing or wrong."""
     if not isinstance(values, Mapping):
-        raise UserError(f"{where.rstrip('.') or 'configuration'}: expected options by name, got {values!r}")
-    hints = get_type_hints(cls)
-    for key in values:
-        if key not in hints:
-            raise UserError(no_such_option(str(key), where, hints))
-    for option in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if option.name not in values and option.default is dataclasses.MISSING:
-            raise UserError(f"{where}{option.name}: this option is missing")
-    return cls(**{key: _convert(hints[key], value, where + key) for key, value in values.items()})
+        raise UserError(f"{cls.GROUP.rstrip('.') or 'configuration'}: expected options by name, got {values!r}")
+    hints = {field.name: get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
+    for name in values:
+        if name not in hints:
+            raise UserError(no_such_option(str(name), cls.GROUP, hints))
+    return cls(**{name: _value(hints[name], value) for name, value in values.items()})
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint` says; an integer passes as a float, a list as a tuple."""
-    if dataclasses.is_dataclass(hint):
-        return build(hint, value, where + ".")  # type: ignore[arg-type]
-    origin = get_origin(hint)
-    if origin is Literal:
-        if value in get_args(hint):
-            return value
-    elif origin in (Union, types.UnionType):
-        for choice in get_args(hint):
-            try:
-                return _convert(choice, value, where)
-            except UserError:
-                continue
-    elif origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_convert(get_args(hint)[0], item, where) for item in value)
-    elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-            return float(value)
-    elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31:
-            return value
-    elif isinstance(value, hint):
-        return value
-    raise UserError(f"{where}: expected {_describe(hint)}, got {value!r}")
-
-
-def _describe(hint: Any) -> str:
-    """A type in a user's words."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    if origin in (Union, types.UnionType):
-        return " or ".join(_describe(choice) for choice in get_args(hint))
-    if origin is tuple:
-        return f"a list, each {_describe(get_args(hint)[0])}"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}[hint]
+def _value(hint: Any, value: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, Options):
+        return build(hint, value)
+    return tuple(value) if isinstance(value, list) else value

@@ -135,7 +135,7 @@ def _shape(theirs: Any, family: Family, tied: str, chosen: ModelConfig) -> Model
         "encoder_layers": theirs.encoder_layers, "decoder_layers": theirs.decoder_layers, "norm": family.norm,
         "activation": ACTIVATIONS[theirs.activation_function], "max_positions": theirs.max_position_embeddings,
         "positions": "sinusoidal" if family.positions is None else "learned", "encoder_window": None,
-        "decoder_window": None, "tied": tied, "output_bias": True}, "model.")
+        "decoder_window": None, "tied": tied, "output_bias": True})
 
 
 def _tables(tables: tuple[Tensor, Tensor, Tensor], source: Sequence[int], target: Sequence[int], tied: str) -> Weights:

@@ -51,7 +51,7 @@ def test_the_other_scripts_compose():
     assert from_hydra(TranslateConfig, composed("translate", "search=greedy")).search.beam_size == 1
     assert from_hydra(ReportConfig, composed("report")).examples == 5
     assert from_hydra(PlotAttentionConfig, composed("plot_attention", "text=a")).target == ""
-    with pytest.raises(UserError, match="examples must be at least 0"):
+    with pytest.raises(UserError, match="examples: must be greater than or equal to 0"):
         from_hydra(ReportConfig, composed("report", "examples=-1"))
     assert from_hydra(ServeConfig, composed("serve")).host == "127.0.0.1"
 
@@ -89,13 +89,14 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("train.batch_tokens=many", "train.batch_tokens"), ("train.label_smoothing=1", "train.label_smoothing"),
     ("train.sampled_softmax=-1", "train.sampled_softmax"),
     ("train.metric=accuracy", "train.metric"), ("train.max_epochs=-2", "train.max_epochs"),
-    ("search.n_best=9", "search.n_best"), ("search.shortlist=101", "0 (off) to 100"), ("search.shortlist=50", "make shortlist"),
+    ("search.n_best=9", "search.n_best"), ("search.shortlist=101", "equal to 100, got 101"),
+    ("search.shortlist=50", "make shortlist"),
     ("search.length_penalty=-1", "search.length_penalty"), ("search.length_penalty=11", "search.length_penalty"),
     ("search.coverage_penalty=1e9", "search.coverage_penalty"), ("search.max_length_ratio=1e30", "search.max_length_ratio"),
     ("search.min_length_ratio=1e30", "search.min_length_ratio"), (f"search.max_length={10**30}", "search.max_length"),
     ("search.temperature=1e-40", "search.temperature"), ("search.temperature=1e39", "search.temperature"),
     ("search.top_p=1e-46", "search.top_p"), ("search.top_p=1.1", "search.top_p"),
-    ("train.validation_beam=100000", "train.validation_beam must be 1 to 100"), ("search.beam_size=1001", "search.beam_size"),
+    ("train.validation_beam=100000", "train.validation_beam: must be less than"), ("search.beam_size=1001", "search.beam_size"),
     ("train.accumulation=1000000", "train.accumulation"), ("train.max_updates=0", "train.max_updates"),
     ("optim.eps=1e-300", "optim.eps"), ("optim.lr=1e-300", "optim.lr"), ("optim.weight_decay=1e30", "optim.weight_decay"),
     ("optim.clip_norm=1e-300", "optim.clip_norm"), ("train.r_drop=1e39", "train.r_drop"),
@@ -124,7 +125,7 @@ def test_a_misspelt_option_is_told_the_nearest():
     values = dataclasses.asdict(run_config().model)
     values["num_head"] = values.pop("num_heads")
     with pytest.raises(UserError, match=r"did you mean model\.num_heads"):
-        build(ModelConfig, values, "model.")
+        build(ModelConfig, values)
 
 
 def test_yaml_round_trip(tmp_path):
@@ -196,7 +197,7 @@ def nested(config: object) -> list[tuple[str, str, object]]:
 def test_no_option_takes_a_value_of_another_kind(group, option, hint):
     values = dataclasses.asdict(run_config())
     values[group][option] = {"a": "mapping"}  # fits none
-    with pytest.raises(UserError, match=rf"^{group}\.{option}: expected ") as caught:
+    with pytest.raises(UserError, match=rf"^{group}\.{option}: must be ") as caught:
         build(RunConfig, values)
     assert "\n" not in str(caught.value)
     del values[group][option]

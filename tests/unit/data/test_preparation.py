@@ -800,7 +800,7 @@ def test_of_two_preparations_at_once_one_works_and_the_other_waits(tmp_path):
 
 
 def test_the_preset_for_own_files_asks_for_them():
-    with pytest.raises(UserError, match=r"data\.train: expected text or a list"):
+    with pytest.raises(UserError, match=r"data\.train: must be a valid string or be a valid list"):
         run_config("data=files")
 
 

@@ -95,10 +95,10 @@ board: $(READY) ## Show the training curves in the browser (TensorBoard)
 	@$(BIN)/tensorboard --logdir runs $(value ARGS)
 
 bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
-	@$(BIN)/python scripts/benchmark.py
+	@$(BIN)/python scripts/bench/speed.py
 
 growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
-	@$(BIN)/python scripts/growth.py
+	@$(BIN)/python scripts/bench/growth.py
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 

@@ -1,4 +1,0 @@
-"""Measure speed and memory, beside other programs too.
-
-Begin with `benchmark`.
-"""

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "translator"
 # From the bottom up: a package imports those before it.
 ORDER = (
     "runtime", "config", "text", "metrics", "data", "model", "search", "runs", "training", "inference", "evaluation",
-    "pretrained", "export", "serve", "bench")
+    "pretrained", "export", "serve")
 # By dotted name; a folder's own module has the folder's name.
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
@@ -86,7 +86,7 @@ def test_to_translate_waits_for_no_library_that_only_training_needs():
 
 
 def test_scripts_stand_on_top_and_say_what_they_do():
-    scripts = sorted((ROOT / "scripts").glob("*.py"))
+    scripts = sorted((ROOT / "scripts").rglob("*.py"))
     assert scripts
     for path in scripts:
         tree = ast.parse(path.read_text())

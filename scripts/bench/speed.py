@@ -10,6 +10,7 @@ from translator.runtime.script import one_line_errors
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import statistics
@@ -93,31 +94,36 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Measure this checkout and another in turn, each by its own script; the medians of both and their ratio by figure."""
+    checkouts = {"this": HERE, "against": options.against.resolve()}
+    scripts = {name: script_of(checkout) for name, checkout in checkouts.items()}
     arguments = list(options.overrides)
     for name in ("updates", "repeats", "run", "decode_in", "beside", "workers", "sentences", "output"):
         value = getattr(options, name)
         values = value if isinstance(value, list) else [] if value is None else [value]
         arguments += [f"--{name.replace('_', '-')}={value}" for value in values]
-    checkouts = {"this": HERE, "against": options.against.resolve()}
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
-    for number in range(1, options.rounds + 1):
-        for name, checkout in checkouts.items():
-            log(f"round {number}: {checkout}")
-            rounds[name].append(dict(flat(measured_by(checkout, arguments))))
-    before, after = (
-        {figure: statistics.median(measured[figure] for measured in rounds[name]) for figure in rounds[name][0]}
-        for name in ("against", "this"))
-    both = {figure: (old, after[figure]) for figure, old in before.items() if figure in after}
-    for figure, (old, new) in both.items():
-        log(f"{figure:<56} {old:>12,.2f} {new:>12,.2f}" + (f" {new / old:>8.3f} x" if old else ""))
-    return {"rounds": rounds, "medians": {figure: {"against": old, "this": new} for figure, (old, new) in both.items()}}
+    for number, name in itertools.product(range(1, options.rounds + 1), checkouts):
+        log(f"round {number}: {checkouts[name]}")
+        rounds[name].append(dict(flat(measured_by(scripts[name], checkouts[name], arguments))))
+    medians = {
+        figure: {name: statistics.median(measured[figure] for measured in rounds[name]) for name in checkouts}
+        for figure in rounds["this"][0] if figure in rounds["against"][0]}
+    for figure, of in medians.items():
+        ratio = f" {of['this'] / of['against']:>8.3f} x" if of["against"] else ""
+        log(f"{figure:<56} {of['against']:>12,.2f} {of['this']:>12,.2f}{ratio}")
+    return {"rounds": rounds, "medians": medians}
 
 
-def measured_by(checkout: Path, arguments: Sequence[str]) -> Any:
-    """Run the measuring script of a checkout on the code of that checkout, and load its report."""
-    script = next((checkout / name for name in SCRIPTS if (checkout / name).is_file()), None)
-    if script is None:
-        raise UserError(f"--against: {checkout} is no checkout of this repository. Make one with git worktree add.")
+def script_of(checkout: Path) -> Path:
+    """Return the measuring script of a checkout; UserError where there is none."""
+    for name in SCRIPTS:
+        if (checkout / name).is_file():
+            return checkout / name
+    raise UserError(f"--against: {checkout} is no checkout of this repository. Make one with git worktree add.")
+
+
+def measured_by(script: Path, checkout: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """Run a script on the code of its checkout, and return the figures of its report."""
     ended = subprocess.run(
         [sys.executable, script, *arguments], stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(checkout)})
     if ended.returncode:

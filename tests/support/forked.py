@@ -62,4 +62,5 @@ def _run(script: Path, options: Sequence[str], streams: Sequence[Path], environm
     os.chdir(SCRIPTS.parent)
     os.environ.update(environment)
     sys.argv = [str(script), *options]
+    sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")

@@ -187,7 +187,7 @@ def test_translate(script, run_folder, bad, case):
 OF_THE_RUN = {
     "report": "run={run} output={run}/checkpoints", "plot_attention": "run={run} text=x output={run}/tensorboard/x",
     "export": "format=ctranslate2 run={run} output={run}/evaluation-test",
-    "benchmark": "--run={run} --output={run}/outcome.json"}
+    "bench/speed": "--run={run} --output={run}/outcome.json"}
 
 
 @pytest.mark.parametrize("name", OF_THE_RUN)
@@ -195,10 +195,10 @@ def test_no_command_writes_over_the_run_s_own_files(script, run_folder, name):
     assert_user_error(script(name, *OF_THE_RUN[name].format(run=run_folder).split()), "belongs to the run in")
 
 
-@pytest.mark.parametrize("name", ["report", "plot_attention", "export", "benchmark"])
+@pytest.mark.parametrize("name", ["report", "plot_attention", "export", "bench/speed"])
 def test_a_target_that_cannot_be_written_is_told_before_the_work(script, run_folder, name):
     needed = {"plot_attention": ["text=x"], "export": ["format=ctranslate2"]}.get(name, [])
-    options = ["--run=/nowhere", "--output=/proc/x/y"] if name == "benchmark" else [f"run={run_folder}", "output=/proc/x/y"]
+    options = ["--run=/nowhere", "--output=/proc/x/y"] if name == "bench/speed" else [f"run={run_folder}", "output=/proc/x/y"]
     assert_user_error(script(name, *options, *needed), "/proc/x", "cannot be written")
 
 

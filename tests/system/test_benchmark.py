@@ -1,89 +1,59 @@
-"""The benchmark's arithmetic against PyTorch's own count, and its command line on real, if tiny, data."""
+"""The measuring command on real, if tiny, data, and the comparison of two checkouts."""
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import decoding
 import pytest
-from torch.utils.flop_counter import FlopCounterMode
+import speed
+from training import PHASES
 
-from tests.support.commands import assert_user_error
-from tests.support.configurations import model_config, search_config
-from tests.support.corpora import PAIRS, write_pairs
-from tests.support.models import random_model
-from translator.bench.benchmark import DECODING, PHASES, compare, model_flops
-from translator.bench.side_by_side import IMPATIENT, Exported, Ours, one_by_one, twin_of
-from translator.data.batching import Batch, collate
-from translator.inference.workers import Job
+from tests.conftest import PAIRS, assert_user_error, write_pairs
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
     "device=cpu"]
+SETTINGS = {f"beam_{beam}_{mode}" for beam in (1, 5) for mode in ("batch_file", "one_by_one")}
 ON_A_CPU = [phase for phase in PHASES if phase != "replay"]
 
 
-def without_padding() -> Batch:
-    return collate([[5, 6, 7, 3]] * 3, [[8, 9, 3]] * 3)
+def test_checkouts_are_compared_by_medians_of_rounds(tmp_path, monkeypatch):
+    rates = {speed.HERE: iter([3.0, 30.0, 4.0]), tmp_path: iter([2.0, 1.0, 2.0])}
+    monkeypatch.setattr(speed, "script_of", lambda checkout: checkout / "speed.py")
+    monkeypatch.setattr(speed, "measured_by", lambda script, checkout, arguments: {
+        "training": {"rate": next(rates[checkout]), "name": "n", **({"only": 1} if checkout == tmp_path else {})}})
+    options = argparse.Namespace(
+        overrides=["model=tiny"], updates=2, repeats=1, run=None, decode_in=None, beside=[], workers=1, sentences=3,
+        output=tmp_path / "report.json", against=tmp_path, rounds=3)
+    assert speed.compare(options)["medians"] == {"training.rate": {"against": 2.0, "this": 4.0}}
 
 
-@pytest.mark.parametrize("changes", [{}, {"activation": "swiglu", "encoder_layers": 3}, {"norm": "post", "tied": "none"}])
-def test_operations_are_those_that_pytorch_counts(changes):
-    model, batch = random_model(model_config(**changes)), without_padding()
-    for passes, encodings in ((1, 1), (2, 2), (2, 1)):
-        with FlopCounterMode(display=False) as counter:  # with gradients: the kernel for few sentences is not counted
-            model(batch.source.repeat(encodings, 1), batch.target_in.repeat(passes, 1))
-        assert 3 * counter.get_total_flops() == model_flops(model, batch, passes=passes, encodings=encodings)
-
-
-def test_padding_is_no_work_of_the_models():
-    padded = collate([[5, 6, 7, 3]] * 3 + [[5, 3]], [[8, 9, 3]] * 3 + [[3]])
-    model = random_model()
-    assert model_flops(model, padded) == model_flops(model, without_padding()) + model_flops(model, collate([[5, 3]], [[3]]))
-
-
-def test_pieces_that_the_loss_leaves_out_are_no_work():
-    model, batch = random_model(vocab=40), without_padding()  # of targets there are three
-    of_a_piece = 6 * model.config.d_model * batch.num_tokens
-    for sampled, pieces in ((2, 6), (10, 10), (100, 40)):
-        assert model_flops(model, batch) - model_flops(model, batch, sampled) == (40 - pieces) * of_a_piece
-
-
-def test_comparing_gives_ratios_of_what_both_have():
-    lines = compare({"a": {"x": 2.0, "only": 1.0}, "y": 0}, {"a": {"x": 3.0, "name": "n"}, "y": 1})
-    assert [line.split() for line in lines] == [["a.x", "2.00", "3.00", "1.50", "x"]]
+def test_a_folder_that_is_no_checkout_is_refused(script, tmp_path):
+    assert_user_error(script("bench/speed", f"--against={tmp_path}", f"--output={tmp_path}/x.json"), "--against", str(tmp_path))
 
 
 class Sleeper:
-    """A system that takes so many seconds a sentence, where it is asked for them one by one."""
+    """A system that takes so many seconds a sentence."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    def on_one_thread(self, beam_size: int) -> Callable[[Sequence[str]], list[str]]:
-        return lambda texts: time.sleep(self.seconds * len(texts)) or []
-
-
-def test_texts_are_compared_to_ours_of_the_same_search():
-    job = Job(("run",), "cpu", "fp32", search_config(beam_size=5), details=False)
-    patient, impatient = Ours(job), Ours(job, IMPATIENT)
-    others = [Exported("ctranslate2", Path(), "cpu", {}, searching) for searching in ({}, IMPATIENT)]
-    systems: dict[str, Any] = {"a": others[1], "b": patient, "c": others[0], "d": dataclasses.replace(patient), "e": impatient}
-    assert [twin_of(system, systems) for system in systems.values()] == ["e", "b", "b", "b", "e"]
+    @contextmanager
+    def started(self, beam_size: int, *, workers: int, mode: str) -> Iterator[Callable[[Sequence[str]], list[str]]]:
+        yield lambda texts: time.sleep(0.03 * len(texts)) or [f"{mode} {text}" for text in texts]
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("sentences", [4, 15])
-def test_of_single_sentences_the_time_of_each_is_told(sentences):
-    systems: Any = {"quick": Sleeper(0.03), "slow": Sleeper(0.06)}
-    seconds = one_by_one(systems, 1, ["a"] * sentences, rounds=2)
-    assert [len(turns) for turns in seconds.values()] == [2 * -(-sentences // 10)] * 2
-    assert seconds["quick"] == pytest.approx([0.03] * len(seconds["quick"]), rel=0.3)
-    assert seconds["slow"] == pytest.approx([0.06] * len(seconds["slow"]), rel=0.3)
+@pytest.mark.parametrize("mode", decoding.MODES)
+def test_decoding_counts_sentences_a_second(mode):
+    sleeper: Any = Sleeper()
+    rate, texts = decoding.time_system(sleeper, ["a", "b", "c"], 1, workers=2, mode=mode)
+    assert rate == pytest.approx(1 / 0.03, rel=0.3)
+    assert texts == [f"{mode} {text}" for text in "abc"]
 
 
 @pytest.mark.torture
@@ -95,7 +65,7 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     report = tmp_path / "report.json"
     start = time.perf_counter()
     result = script(
-        "benchmark", "--updates=2", "--repeats=3", *options, f"--output={report}", f"--trace={tmp_path}/trace.json",
+        "bench/speed", "--updates=2", "--repeats=3", *options, f"--output={report}", f"--trace={tmp_path}/trace.json",
         "train.log_every=50")  # overrides may stand before and after options
     passed = time.perf_counter() - start
     assert result.returncode == 0, result.stderr.decode()
@@ -114,47 +84,37 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert set(ON_A_CPU) <= names
 
     result = script(
-        "benchmark", f"--run={tmp_path}/two", "device=cpu", "--sentences=2", "--repeats=1", f"--output={tmp_path}/d.json")
+        "bench/speed", f"--run={tmp_path}/two", "device=cpu", "--sentences=2", "--repeats=1", f"--output={tmp_path}/d.json")
     assert result.returncode == 0, result.stderr.decode()
-    decoding = json.loads((tmp_path / "d.json").read_text())["decoding"]
-    assert set(decoding) == {"fp32", "bf16", "int8"}
-    for precision, figures in decoding.items():
-        assert set(figures) == {f"beam_{beam}_batch_{batch or 'file'}" for beam, batch in DECODING}
+    decoded = json.loads((tmp_path / "d.json").read_text())["decoding"]
+    assert set(decoded) == {"fp32", "bf16", "int8"}
+    for figures in decoded.values():
+        assert set(figures) == SETTINGS
         assert all(row["sentences_per_second"] > 0 for row in figures.values())
-        told = [line for line in result.stderr.decode().splitlines() if line.startswith(precision) and "tokens/s" in line]
-        assert len(told) == len(DECODING)
 
     beside = script(
-        "benchmark", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", "--beside=huggingface", "--sentences=4",
+        "bench/speed", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", "--beside=huggingface", "--sentences=4",
         "--repeats=1", "--decode-in=fp32", "--workers=2", f"--output={tmp_path}/b.json", timeout=900)
     assert beside.returncode == 0, beside.stderr.decode()
-    settings = json.loads((tmp_path / "b.json").read_text())["side_by_side"]
-    assert set(settings) == {f"beam_{beam}_{how}" for beam in (1, 5) for how in ("file", "singly", "one_by_one")}
-    for systems in settings.values():
-        assert set(systems) == {
-            "ctranslate2 float32", "ctranslate2 float32, patience=1", "ctranslate2 int8", "huggingface float32", "this fp32",
-            "this fp32, patience=1"}
-        assert all(row["sentences_per_second"] > 0 for row in systems.values())
-    assert settings["beam_5_file"]["this fp32"]["alike"] == 4
+    systems = json.loads((tmp_path / "b.json").read_text())["decoding"]
+    assert set(systems) == {"ctranslate2 float32", "ctranslate2 int8", "huggingface float32", "fp32"}
+    for figures in systems.values():
+        assert set(figures) == SETTINGS
+        assert all(row["sentences_per_second"] > 0 for row in figures.values())
+    assert systems["fp32"]["beam_5_batch_file"]["alike"] == 4
 
-    compared = script("benchmark", "--compare", str(report), str(report))
-    assert compared.returncode == 0
-    assert {line.split()[-2] for line in compared.stdout.decode().splitlines()} == {"1.00"}
-    assert_user_error(script("benchmark", "--compare", str(report), str(data)), str(data))
-    for ignored in ("--repeats=2", "--workers=2", "model=tiny"):
-        assert_user_error(script("benchmark", "--compare", str(report), str(report), ignored), ignored.split("=")[0])
-    assert_user_error(script("benchmark", "modle=tiny"), "modle")
-    assert_user_error(script("benchmark", *options, "model.d_model=1048576"), "the model does not fit")
-    assert_user_error(script("benchmark", f"--run={tmp_path}/none"), f"{tmp_path}/none")
-    assert_user_error(script("benchmark", "--beside=ctranslate2", "device=cpu"), "--beside")
-    assert_user_error(script("benchmark", "--workers=2"), "--workers")
-    assert_user_error(script("benchmark", f"--run={tmp_path}/two", "--updates=5"), "--updates")
-    assert_user_error(script("benchmark", f"--run={tmp_path}/two", f"--trace={tmp_path}/t.json"), "--trace")
+    assert_user_error(script("bench/speed", "modle=tiny"), "modle")
+    assert_user_error(script("bench/speed", *options, "model.d_model=1048576"), "the model does not fit")
+    assert_user_error(script("bench/speed", f"--run={tmp_path}/none"), f"{tmp_path}/none")
+    assert_user_error(script("bench/speed", "--beside=ctranslate2", "device=cpu"), "--beside")
+    assert_user_error(script("bench/speed", "--workers=2"), "--workers")
+    assert_user_error(script("bench/speed", f"--run={tmp_path}/two", "--updates=5"), "--updates")
+    assert_user_error(script("bench/speed", f"--run={tmp_path}/two", f"--trace={tmp_path}/t.json"), "--trace")
     for ignored in ("model=tiny", "search.beam_size=3", "search.sampling=true"):
-        assert_user_error(script("benchmark", f"--run={tmp_path}/two", "device=cpu", ignored), ignored.split("=")[0])
+        assert_user_error(script("bench/speed", f"--run={tmp_path}/two", "device=cpu", ignored), ignored.split("=")[0])
     for ignored in ("search.shortlist=20", "search.coverage_penalty=0.2"):
-        assert_user_error(
-            script("benchmark", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", ignored), ignored.split("=")[0])
-    refused = script("benchmark", "--repeats=0")
+        beside = script("bench/speed", f"--run={tmp_path}/two", "device=cpu", "--beside=ctranslate2", ignored)
+        assert_user_error(beside, ignored.split("=")[0])
+    refused = script("bench/speed", "--repeats=0")
     assert refused.returncode == 2
     assert b"argument --repeats: must be a whole number above 0, not 0" in refused.stderr

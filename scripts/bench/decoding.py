@@ -26,7 +26,7 @@ from translator.export.decoding import Decoding, expressible
 from translator.inference.translation import Request
 from translator.inference.translator import CHUNK
 from translator.inference.workers import Job, ready
-from translator.metrics.scores import score
+from translator.metrics.scores import METRICS, score
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
@@ -118,6 +118,7 @@ def measure_decoding(
     Job((str(run),), device, precisions[0], measured, details=False).load()  # an unreadable run fails here
     test = load_split(data_of(folder), "test")[:sentences]
     sources, references = list(test["source"]), list(test["target"])
+    bleu = {"bleu": METRICS["bleu"](folder.load_config().data.language)}
     figures: Figures = defaultdict(dict)
     with TemporaryDirectory() as exports:
         systems |= export(run, measured, Path(exports), device, programs)
@@ -133,7 +134,7 @@ def measure_decoding(
             for name in systems:
                 figures[name][f"beam_{beam_size}_{mode}"] = {
                     "sentences_per_second": statistics.median(rates[name]),
-                    "bleu": score(texts[name], references[:count], folder.load_config().data.language)["bleu"].value,
+                    "bleu": score(bleu, sources[:count], texts[name], references[:count])["bleu"].value,
                     "alike": sum(map(operator.eq, texts[name], texts[precisions[0]]))}
     return figures
 

@@ -39,6 +39,8 @@ TokenCount = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 UpTo1000 = Annotated[float, Field(ge=0, le=1000)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
+# The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
+MetricName = Literal["bleu", "chrf", "ter"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -192,7 +194,7 @@ class TrainConfig(Options):
     max_minutes: Minutes | None
     validate_every: Count | None
     validation_beam: Annotated[int, Field(ge=1, le=100)]
-    metric: Literal["bleu", "chrf", "ter", "loss"]
+    metric: Literal[MetricName, "loss"]
     patience: Count | None
     average: Literal["none", "last", "best"]
     average_count: Count

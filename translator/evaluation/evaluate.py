@@ -17,7 +17,8 @@ from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator, as_line
-from translator.metrics.scores import Comparison, LengthScore, Score, paired_bootstrap, score, scores_by_length, sentence_scores
+from translator.metrics.scores import METRICS, LengthScore, Score, metrics_for, score, scores_by_length, sentence_scores
+from translator.metrics.significance import Comparison, paired_bootstrap
 from translator.runtime.atomic_files import write_text
 from translator.runtime.errors import UserError
 
@@ -101,7 +102,8 @@ def evaluate(
     hypotheses = [translation.text for translation in translations]
     texts = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]
     return Evaluation(
-        sources, references, hypotheses, translations, score(hypotheses, references, language),
+        sources, references, hypotheses, translations,
+        score(metrics_for(references, language), texts, hypotheses, references),
         scores_by_length(texts, hypotheses, references, language), search, language, seconds)
 
 
@@ -109,8 +111,9 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     """An evaluation in words and aligned figures."""
     lines = [f"{len(evaluation.sources):,} sentences"]
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
-    if "ter" not in evaluation.scores:
-        lines += ["TER is left out: sacreBLEU would take long with texts of so many words"]
+    lines += [
+        f"{metric.name} is left out: it takes long on texts of this length"
+        for name, metric in METRICS.items() if name not in evaluation.scores]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)
@@ -128,8 +131,9 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
 def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
     """Paired bootstrap of several systems' outputs for the same sentences against the first system's."""
     first = systems[0][1]
+    metrics = metrics_for(first.references, first.language).values()
     return paired_bootstrap(
-        [(name, evaluation.hypotheses) for name, evaluation in systems], first.references, first.language)
+        metrics, [(name, evaluation.hypotheses) for name, evaluation in systems], first.sources, first.references)
 
 
 def describe_comparison(comparisons: Sequence[Comparison]) -> str:

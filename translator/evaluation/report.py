@@ -25,7 +25,8 @@ from translator.evaluation.held_out import held_out, language_of, require_compar
 from translator.inference.line_formats import Line, notices
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
-from translator.metrics.scores import BOOTSTRAP_SAMPLES, LOWER_IS_BETTER, Comparison, Score, sentence_scores
+from translator.metrics.scores import METRICS, Score, sentence_scores
+from translator.metrics.significance import BOOTSTRAP_SAMPLES, Comparison
 from translator.runs.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
@@ -208,7 +209,7 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[ScoreRow]:
     baseline_first = reversed([(str(number), evaluation) for number, evaluation in enumerate(evaluations)])
     compared = {(row.metric, row.system): row for row in compare(list(baseline_first))}
     return [
-        ScoreRow(score, name in LOWER_IS_BETTER, compared[score.name, "0"], compared.get((score.name, "1")))
+        ScoreRow(score, METRICS[name].lower_is_better, compared[score.name, "0"], compared.get((score.name, "1")))
         for name, score in evaluations[0].scores.items()]
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from translator.metrics.pairwise import pairwise_scores
 from translator.metrics.scores import SentenceMetric
-from translator.metrics.significance import pairwise_scores
 
 
 def by_expected_score(candidates: Sequence[str], metric: SentenceMetric) -> list[str]:

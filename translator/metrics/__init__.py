@@ -1,4 +1,4 @@
 """Scores of translations and their significance.
 
-Begin with `scores`.
+Begin with `metric`, and with `bleu` as an example.
 """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from translator.data.batching import Batch, BatchSource
 from translator.data.preparation import Corpus
-from translator.metrics.scores import score
+from translator.metrics.scores import METRICS, score, validation_metrics
 from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
 from translator.runs.tensorboard import Tracker
@@ -76,16 +76,18 @@ class Validator:
             batch_loss, batch_nll = self.loss(batch)
             loss, nll, tokens = loss + float(batch_loss), nll + float(batch_nll), tokens + batch.num_tokens
         loss, nll, tokens = sum_over_processes(loss, nll, tokens)
-        translations = gather(self.translate(own_items(self.corpus.validation["source"])))
-        references = list(self.corpus.validation["target"])
-        scores = broadcast_from_main(lambda: score(translations, references, self.language, ter=self.metric == "ter"))
+        sources, references = list(self.corpus.validation["source"]), list(self.corpus.validation["target"])
+        translations = gather(self.translate(own_items(sources)))
+        scores = broadcast_from_main(
+            lambda: score(validation_metrics(self.language, self.metric), sources, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 
     def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
         """Report what `measure` found on the console and in TensorBoard, with samples and an attention map."""
-        log(f"update {update:,}: validation BLEU {metrics['bleu']:.2f}  chrF {metrics['chrf']:.2f}  "
-            f"loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
+        scores = "".join(
+            f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
+        log(f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
         rows = zip(samples["source"], translations, samples["target"], strict=False)

@@ -1,22 +1,43 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
 
+from translator.config.options import MetricName
+from translator.metrics import scores as module
+from translator.metrics.pairwise import pairwise_scores
 from translator.metrics.scores import (
     LENGTH_BOUNDS,
+    METRICS,
+    Score,
     SentenceMetric,
     better,
-    paired_bootstrap,
-    score,
+    metrics_for,
     scores_by_length,
     sentence_scores,
+    validation_metrics,
 )
-from translator.metrics.significance import pairwise_scores
+from translator.metrics.significance import Comparison, paired_bootstrap
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]
 FAR = [" ".join(reversed(text.split())) for text in REFERENCES]
+
+
+def score(hypotheses: list[str], references: list[str], language: str) -> dict[str, Score]:
+    return module.score(metrics_for(references, language), references, hypotheses, references)
+
+
+def bootstrap(systems: list[tuple[str, list[str]]], references: list[str], language: str) -> list[Comparison]:
+    return paired_bootstrap(metrics_for(references, language).values(), systems, references, references)
+
+
+def test_every_name_of_a_metric_is_a_module() -> None:
+    assert tuple(METRICS) == get_args(MetricName)
 
 
 def test_scores_are_sacrebleu_s_own() -> None:
@@ -30,9 +51,9 @@ def test_scores_are_sacrebleu_s_own() -> None:
 def test_of_long_texts_ter_is_had_only_for_the_asking() -> None:
     long = [" ".join(REFERENCES[i : i + 6]) for i in range(3)]
     assert list(score(long, long, "de")) == ["bleu", "chrf"]
-    assert {row.metric for row in paired_bootstrap([("a", long), ("b", long)], long, "de")} == {"BLEU", "chrF2"}
-    assert score(long, long, "de", ter=True)["ter"].value == 0
-    assert "ter" not in score(CLOSE, REFERENCES, "de", ter=False)
+    assert {row.metric for row in bootstrap([("a", long), ("b", long)], long, "de")} == {"BLEU", "chrF2"}
+    assert list(validation_metrics("de", "bleu")) == ["bleu", "chrf"]
+    assert list(validation_metrics("de", "ter")) == ["bleu", "chrf", "ter"]
 
 
 @pytest.mark.parametrize(("language", "tokenizer"), [
@@ -45,7 +66,7 @@ def test_words_are_those_of_the_language(language: str, tokenizer: str) -> None:
     theirs = sacrebleu.corpus_bleu(close, [references], tokenize=tokenizer).score
     assert bleu.value == theirs
     assert (theirs > 40) is (tokenizer != "13a")  # to 13a a sentence is one word, and a wrong one
-    assert paired_bootstrap([("a", references), ("b", close)], references, language)[1].value == theirs
+    assert bootstrap([("a", references), ("b", close)], references, language)[1].value == theirs
     parts = scores_by_length(close, close, references, language)
     assert [part.bleu for part in parts] == [theirs]
 
@@ -120,7 +141,7 @@ def test_scores_of_all_pairs_at_once_are_those_of_each(metric: SentenceMetric, t
 
 
 def test_bootstrap_tells_a_real_difference_from_none() -> None:
-    rows = {(row.metric, row.system): row for row in paired_bootstrap(
+    rows = {(row.metric, row.system): row for row in bootstrap(
         [("base", CLOSE), ("same", list(CLOSE)), ("worse", FAR)], REFERENCES, "de")}
     assert len(rows) == 9
     for value in score(CLOSE, REFERENCES, "de").values():
@@ -133,4 +154,14 @@ def test_bootstrap_tells_a_real_difference_from_none() -> None:
 
 def test_bootstrap_repeats_itself() -> None:
     systems = [("a", CLOSE), ("b", FAR)]
-    assert paired_bootstrap(systems, REFERENCES, "de") == paired_bootstrap(systems, REFERENCES, "de")
+    assert bootstrap(systems, REFERENCES, "de") == bootstrap(systems, REFERENCES, "de")
+
+
+def test_bootstrap_figures_are_sacrebleu_s_own() -> None:
+    mixed = [*FAR[:10], *CLOSE[10:]]
+    systems = [("base", CLOSE), ("mixed", mixed), ("worse", FAR)]
+    metrics = {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}
+    theirs = PairedTest(systems, metrics, [REFERENCES], test_type="bs", n_samples=1000)()[1]
+    for row in bootstrap(systems, REFERENCES, "de"):
+        result = theirs[row.metric][theirs["System"].index(row.system)]
+        assert (row.value, row.mean, row.interval, row.p_value) == (result.score, result.mean, result.ci, result.p_value)

@@ -27,6 +27,7 @@ from translator.inference.translator import TOKENS_ON_CPU, Translator
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of
+from translator.runs.training_state import Outcome
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import Precision, resolve_device
@@ -39,7 +40,6 @@ from translator.text.tokenizer import Tokenizer
 from translator.training.batch_fitting import MOST, fitting_batch_tokens
 from translator.training.checkpoint_choice import validation_interval
 from translator.training.cooccurrence import embed_by_cooccurrence
-from translator.training.state import Outcome
 from translator.training.trainer import TOO_LARGE, Trainer, new_model
 from translator.training.validation import SAMPLE_TRANSLATIONS
 

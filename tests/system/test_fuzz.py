@@ -42,10 +42,10 @@ from translator.inference.translation import Translation
 from translator.inference.translator import Translator
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
+from translator.runs.training_state import Outcome, TrainingState, outcome_of, state_of
 from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
-from translator.training.state import Outcome, TrainingState, outcome_of, state_of
 
 # Strings that have broken programs: half characters, marks without a letter, both directions, breaks of all kinds.
 AWKWARD = [

@@ -30,12 +30,12 @@ from translator.metrics.significance import BOOTSTRAP_SAMPLES, Comparison
 from translator.runs.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
+from translator.runs.training_state import Outcome, TrainingState, outcome_of, state_of
 from translator.runtime.atomic_files import require_writable, write_bytes, write_text, writing
 from translator.runtime.console import log
 from translator.runtime.device import Precision, resolve_device
 from translator.runtime.environment import environment
 from translator.runtime.errors import UserError
-from translator.training.state import Outcome, TrainingState, outcome_of, state_of
 
 PAGE = "report.html"
 CURVES, BY_LENGTH = "curves.png", "by-length.png"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from translator.config.options import TrainConfig
 from translator.metrics.scores import better
+from translator.runs.training_state import Validation
 
 # For train.validate_every=null: validations of a short plan, and the fewest of one that is limited in minutes.
 VALIDATIONS, FEWEST_VALIDATIONS = 20, 4
 MINUTES_BETWEEN = 2.5
 MOST_BETWEEN = 500  # updates
-# {"update": int, metric: value, ...}
-Validation = dict[str, Any]
 
 
 def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Validation]:

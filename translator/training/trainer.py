@@ -26,6 +26,7 @@ from translator.model.weights import load_into, weights_of
 from translator.runs.checkpoint import Checkpoint
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
+from translator.runs.training_state import Outcome, TrainingState, Unlogged, Validation, outcome_of, state_of
 from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import Progress, log
 from translator.runtime.device import Precision
@@ -40,10 +41,9 @@ from translator.runtime.distributed import (
 from translator.runtime.errors import UserError
 from translator.runtime.memory import advise_when_out_of_memory, give_back_freed_memory
 from translator.runtime.signals import Interrupted, Interruption
-from translator.training.checkpoint_choice import Validation, fraction_done, out_of_patience, ranked, to_average, to_keep
+from translator.training.checkpoint_choice import fraction_done, out_of_patience, ranked, to_average, to_keep
 from translator.training.divergence import Divergence
 from translator.training.optimizers import WeightAverage, learning_rate
-from translator.training.state import Outcome, TrainingState, Unlogged, outcome_of, state_of
 from translator.training.updater import Step, Updater
 from translator.training.validation import Translate, Validator
 

@@ -18,6 +18,7 @@ from translator.metrics.scores import METRICS, score, validation_metrics
 from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
 from translator.runs.tensorboard import Tracker
+from translator.runs.training_state import Metrics
 from translator.runtime.console import log
 from translator.runtime.distributed import broadcast_from_main, gather, own_items, sum_over_processes
 from translator.runtime.errors import UserError
@@ -27,7 +28,6 @@ SAMPLE_TRANSLATIONS = 5
 LONGEST_DRAWN = 100
 
 Translate = Callable[[Sequence[str]], list[str]]
-Metrics = dict[str, float]
 
 
 class Validator:

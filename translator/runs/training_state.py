@@ -8,8 +8,10 @@ from typing import Any
 
 from translator.metrics.scores import better
 from translator.runtime.errors import UserError
-from translator.training.checkpoint_choice import Validation
-from translator.training.validation import Metrics
+
+Metrics = dict[str, float]
+# {"update": int, metric: value, ...}
+Validation = dict[str, Any]
 
 
 @dataclass

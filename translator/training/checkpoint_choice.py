@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from translator.config.options import TrainConfig
 from translator.metrics.scores import better
 from translator.runs.training_state import Validation
-
-# For train.validate_every=null: validations of a short plan, and the fewest of one that is limited in minutes.
-VALIDATIONS, FEWEST_VALIDATIONS = 20, 4
-MINUTES_BETWEEN = 2.5
-MOST_BETWEEN = 500  # updates
 
 
 def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Validation]:
@@ -44,16 +38,6 @@ def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: f
         if limit is not None
     ]
     return min(1.0, max(done))
-
-
-def validation_interval(updates: int, minutes: float | None) -> int:
-    """Return `train.validate_every` for a plan of this many updates: twenty validations, and one every 500 updates at least.
-
-    minutes: the limit that ends the training, if that is one of time. Validations take from it, so they are rarer: 2.5 minutes
-    apart, but no fewer than four.
-    """
-    validations = VALIDATIONS if minutes is None else min(VALIDATIONS, max(FEWEST_VALIDATIONS, minutes / MINUTES_BETWEEN))
-    return max(1, min(MOST_BETWEEN, math.ceil(updates / validations)))
 
 
 def out_of_patience(validations: Sequence[Validation], train: TrainConfig) -> bool:

@@ -152,6 +152,8 @@ class Trainer:
                     return self._train()
                 except Interrupted:
                     self._save()
+                    log(f"Stopped at update {self.state.update:,}, saved in {self.folder.path}. "
+                        "The same command goes on from there.")
                     raise
                 finally:
                     self.close()

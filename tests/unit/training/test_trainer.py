@@ -40,9 +40,10 @@ from translator.runtime.memory import OutOfMemory
 from translator.runtime.signals import Interrupted
 from translator.text.tokenizer import Tokenizer
 from translator.training.batch_fitting import fitting_batch_tokens
-from translator.training.checkpoint_choice import to_average, validation_interval
+from translator.training.checkpoint_choice import to_average
 from translator.training.divergence import Divergence
 from translator.training.optimizers import state_tensors
+from translator.training.plan import validation_interval
 from translator.training.trainer import Trainer, new_model
 from translator.training.updater import Updater
 

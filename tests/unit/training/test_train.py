@@ -1,0 +1,31 @@
+"""A training as a Python call."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from tests.conftest import PAIRS, TINY, run_config, write_pairs
+from translator import Translator, train
+from translator.runtime.errors import UserError
+
+
+def test_train_returns_its_outcome_and_the_run_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("translator.training.train.tune_cpu", lambda **_: None)  # it would last for all tests after this
+    data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    config = run_config(
+        *TINY, "data=files", f"data.train={data}", f"data.cache={tmp_path}/cache", "data.holdout=8", f"runs={tmp_path}",
+        "train.max_epochs=null", "train.max_minutes=null", "train.max_updates=4", "train.validate_every=2", "search=greedy")
+    run = train(config)
+    assert (run.folder.path, run.outcome.update) == (tmp_path / "test", 4)
+    assert "train.max_updates" in run.outcome.reason
+    assert {"bleu", "chrf", "loss"} <= run.outcome.metrics.keys()
+    assert run.folder.load_outcome() == json.loads(json.dumps(dataclasses.asdict(run.outcome)))
+    assert run.evaluation is not None
+    assert len(run.evaluation.hypotheses) == 8
+    assert Translator(run.folder.path, device="cpu")(run.evaluation.sources) == run.evaluation.hypotheses
+    assert train(config).outcome == run.outcome  # a finished training has nothing left to do
+    with pytest.raises(UserError, match=r"seed=2: .* started with 1"):
+        train(dataclasses.replace(config, seed=2))

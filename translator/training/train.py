@@ -1,0 +1,176 @@
+"""Train a run from its options: prepare the data, train, translate and score the test set."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+
+import torch
+
+from translator.config.options import RunConfig
+from translator.data.preparation import Corpus, describe, prepare
+from translator.data.tatoeba import fetch_default
+from translator.evaluation.evaluate import Evaluation, evaluate
+from translator.evaluation.evaluate import describe as describe_evaluation
+from translator.inference.planning import TrainingStatistics
+from translator.inference.translation import Request
+from translator.inference.translator import TOKENS_ON_CPU, Translator
+from translator.model.transformer import Transformer
+from translator.model.weights import load_into, weights_of
+from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
+from translator.runs.run_folder import RunFolder, place_of
+from translator.runs.training_state import Outcome
+from translator.runtime.console import log
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import Precision, resolve_device
+from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
+from translator.runtime.errors import UserError
+from translator.runtime.file_lock import sole_user
+from translator.runtime.memory import advise_when_out_of_memory
+from translator.text.tokenizer import Tokenizer
+from translator.training.batch_fitting import MOST, fitting_batch_tokens
+from translator.training.cooccurrence import embed_by_cooccurrence
+from translator.training.plan import log_plan, plan_of, validation_interval
+from translator.training.run_options import resolve_options, with_train
+from translator.training.trainer import TOO_LARGE, Trainer, new_model
+from translator.training.validation import SAMPLE_TRANSLATIONS, Translate
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRun:
+    """A finished training."""
+
+    folder: RunFolder
+    outcome: Outcome  # why it ended, at which update, which weights were kept, and their scores on the validation split
+    evaluation: Evaluation | None  # of the test split; None except in the main process
+
+
+def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
+    """Train the run `config.name` in the folder `config.runs`, or resume it, and score its test split.
+
+    named: options that the user gave, such as `model.d_ff`; with init, the model decides all others of its groups.
+    Raises UserError for a user's mistake, and Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP.
+    """
+    tune_cpu(training=True)
+    folder = RunFolder(place_of(config.runs) / config.name)
+    with (
+        process_group(config.device, minutes=config.train.timeout_minutes),
+        sole_user(folder.path) if is_main_process() else nullcontext(),
+    ):
+        device = resolve_device(config.device)
+        pretrained = None if config.init is None else _pretrained(config, config.init, folder, named)
+        if pretrained is not None:
+            config = adopt(config, pretrained, named)
+        tokenizers = None if pretrained is None else pretrained.tokenizers
+        config = broadcast_from_main(lambda: resolve_options(config, folder, device))
+        fetch_default(config.data.path)
+        if config.train.batch_tokens == "auto":
+            config = _with_fitting_batches(config, device, tokenizers)
+        corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=tokenizers)
+        log(describe(corpus.report))
+        return _train(config, folder, corpus, device, pretrained)
+
+
+def _train(
+    config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device, pretrained: Pretrained | None
+) -> TrainedRun:
+    if world_size() > config.train.batches_of_update:
+        log(f"warning: train.accumulation={config.train.batches_of_update}: some of {world_size()} processes have no work")
+    tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
+    model = new_model(config, corpus)
+    translator = Translator.of(
+        model, *tokenizers, search=config.search, trained_on=TrainingStatistics.of(corpus.report))
+    _require_search(translator, corpus)
+    broadcast_from_main(lambda: folder.create(config, tokenizers, corpus.report))
+    _set_initial_weights(model, config, folder, corpus, pretrained)
+    with advise_when_out_of_memory(TOO_LARGE):
+        trainer = Trainer(
+            config, folder, corpus, model.to(device), _greedy(translator, config),
+            precision=Precision.resolve(config.precision, device))
+    with closing(trainer):
+        plan = plan_of(trainer)
+        if config.train.validate_every is None:
+            minutes = config.train.max_minutes if plan.by_clock else None
+            config = trainer.config = with_train(
+                config, validate_every=broadcast_from_main(lambda: validation_interval(plan.updates, minutes)))
+            broadcast_from_main(lambda: folder.create(config, tokenizers, corpus.report))
+        log_plan(plan, trainer, corpus)
+        if pretrained is not None:  # only now: a start that failed, as for want of memory, must leave the options free
+            broadcast_from_main(lambda: folder.begin_with(weights_of(model)))
+        outcome = trainer.fit()
+    evaluation = None
+    if is_main_process():
+        load_into(model, folder.load_weights(), folder.model_file)
+        evaluation = _evaluate_on_test(outcome, translator, corpus, config, folder)
+    return TrainedRun(folder, outcome, evaluation)
+
+
+def _pretrained(config: RunConfig, source: str, folder: RunFolder, named: Sequence[str]) -> Pretrained:
+    """Load the model that init names; a run that has begun has it in its own folder."""
+    if folder.checkpoints.resumable():
+        pretrained = without_weights(folder, config)
+    else:
+        pretrained = load_pretrained(str(folder.path) if folder.has_begun() else source, config)
+    log(f"start      the model and the vocabulary of {pretrained.source}")
+    if not {"optim", "experiment"} & {option.split(".")[0] for option in named}:
+        log(f"warning: init={source}: the default optimizer is meant for random weights, and its rate, {config.optim.lr:g}, "
+            "unlearns much of a trained model. Use experiment=finetune, or choose optim")
+    return pretrained
+
+
+def _with_fitting_batches(
+    config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None
+) -> RunConfig:
+    """Return the options with train.batch_tokens=auto resolved."""
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
+    model = new_model(config, corpus, device)
+    tokens = fitting_batch_tokens(config, corpus, model, precision=Precision.resolve(config.precision, device))
+    log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
+    return with_train(config, batch_tokens=tokens)
+
+
+def _require_search(translator: Translator, corpus: Corpus) -> None:
+    """Raise UserError, before training, where the search can translate no sentence of the validation split."""
+    sources = list(corpus.validation["source"])
+    plans = [translator.plan(Request(source), translator.search) for source in sources]
+    if refusals := [plan for plan in plans if isinstance(plan, str)]:
+        if len(refusals) == len(sources):
+            raise UserError(f"no sentence of validation can be translated: {refusals[0]}")
+        log(f"warning: {len(refusals):,} of {len(sources):,} sentences of validation count as wrong, the first: {refusals[0]}")
+
+
+def _set_initial_weights(
+    model: Transformer, config: RunConfig, folder: RunFolder, corpus: Corpus, pretrained: Pretrained | None
+) -> None:
+    if pretrained is not None and pretrained.weights:
+        load_into(model, pretrained.weights, folder.model_file)
+        pretrained.weights.clear()  # training need not hold large ones twice
+    elif config.model.embeddings == "cooccurrence" and not broadcast_from_main(folder.checkpoints.resumable):
+        embed_by_cooccurrence(model, corpus, config.seed)
+
+
+def _greedy(translator: Translator, config: RunConfig) -> Translate:
+    """Return how validations translate."""
+    search = config.search.plain(config.train.validation_beam)
+    if search.batch_tokens == "auto":  # a GPU's memory is for training, and larger batches gain a greedy search little
+        search = dataclasses.replace(search, batch_tokens=TOKENS_ON_CPU)
+    return lambda texts: translator(texts, search)
+
+
+def _evaluate_on_test(
+    outcome: Outcome, translator: Translator, corpus: Corpus, config: RunConfig, folder: RunFolder
+) -> Evaluation:
+    """Score the chosen weights; log that, a few translations, and what to type next."""
+    log(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
+    sources, references = list(corpus.test["source"]), list(corpus.test["target"])
+    evaluation = evaluate(translator, sources, references, config.search, config.data.language)
+    log(describe_evaluation(evaluation))
+    evaluation.save(folder.path / "evaluation-test")
+    texts = zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True)
+    for source, hypothesis, reference in list(texts)[:SAMPLE_TRANSLATIONS]:
+        log(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
+    run = shlex.quote(str(folder.path))
+    log(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n  make board")
+    return evaluation

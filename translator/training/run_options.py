@@ -51,6 +51,7 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
 
 
 def _resolved(config: RunConfig, device: torch.device) -> RunConfig:
-    precision = Precision.resolve(config.precision, device).value
+    precision = Precision.resolve(config.precision, device)
     return with_train(
-        dataclasses.replace(config, precision=precision), accumulation=config.train.accumulation or world_size())
+        dataclasses.replace(config, precision=precision.value),  # type: ignore[arg-type]  # a name of the Literal
+        accumulation=config.train.accumulation or world_size())

@@ -43,7 +43,7 @@ from translator.training.batch_fitting import fitting_batch_tokens
 from translator.training.checkpoint_choice import to_average
 from translator.training.divergence import Divergence
 from translator.training.optimizers import state_tensors
-from translator.training.plan import validation_interval
+from translator.training.plan import time_update, validation_interval
 from translator.training.trainer import Trainer, new_model
 from translator.training.updater import Updater
 
@@ -135,12 +135,12 @@ def test_timing_an_update_leaves_no_trace(setup, optimizer):
     config = training_config()
     config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, optimizer=optimizer))
     timed, untimed = setup(config, "timed"), setup(config, "untimed")
-    assert timed.time_update() > 0
+    assert time_update(timed) > 0
     for trainer in (timed, untimed):
         trainer.fit()
     assert_same(final(timed), final(untimed))
     again = setup(dataclasses.replace(config, train=dataclasses.replace(config.train, max_updates=20)), "timed")
-    again.time_update()
+    time_update(again)
     assert_same(
         weights_of(again.model) | state_tensors(again.updater.optimizers),
         weights_of(timed.model) | state_tensors(timed.updater.optimizers))
@@ -175,7 +175,7 @@ def test_accumulated_batches_weigh_what_they_hold(setup):
     """Four batches of 200 tokens make the gradient that the same sentences make as one batch."""
     trainer = setup(dataclasses.replace(training_config(accumulation=4), model=model_config()))
     trainer.model.eval()
-    batches = trainer._next_batches()
+    batches = trainer.cursor.next_batches()
     tokens = sum(batch.num_tokens for batch in batches)
     for batch in batches:
         (trainer.updater.loss(batch)[0] / tokens).backward()
@@ -223,7 +223,7 @@ def test_patience_stops_a_run_that_no_longer_improves(setup):
 def test_limits_in_epochs_and_minutes(setup):
     trainer = setup(training_config(max_updates="null", max_epochs=2))
     trainer.fit()
-    assert trainer._epochs() == 2
+    assert trainer.cursor.epochs == 2
     timed = setup(training_config(max_updates="null", max_minutes=0.02), "timed")
     timed.fit()
     assert 1.2 <= timed.state.seconds < 10
@@ -376,7 +376,7 @@ def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
     config = training_config(log_every=1)
     whole = setup(config, "whole", Precision.FP16)
     whole.updater.scaler.load_state_dict(whole.updater.scaler.state_dict() | {"scale": 2.0**27})
-    whole.time_update()  # overflows, and leaves no trace
+    time_update(whole)  # overflows, and leaves no trace
     assert whole.updater.scaler.get_scale() == 2.0**27
     whole.fit()
     assert 0 < whole.state.skipped < 12
@@ -561,8 +561,8 @@ def test_many_accumulated_batches_are_not_all_timed(setup, monkeypatch):
     trainer = setup(training_config(accumulation=10_000))
     sizes, step = [], trainer.updater.step
     monkeypatch.setattr(trainer.updater, "step", lambda batches, rate: sizes.append(len(batches)) or step(batches, rate))
-    assert trainer.time_update() > 0
-    assert set(sizes) == {4} != {trainer.updates_per_epoch}
+    assert time_update(trainer) > 0
+    assert set(sizes) == {4} != {trainer.cursor.updates_per_epoch}
 
 
 def test_progress_never_cuts_a_number():

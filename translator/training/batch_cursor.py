@@ -1,0 +1,64 @@
+"""Where in its data a training stands: the batches of each update, divided among the processes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from translator.data.batching import Batch, BatchSource, empty_batch
+from translator.data.stream import WindowSource
+from translator.runs.training_state import TrainingState
+from translator.runtime.distributed import own_items, world_size
+
+# Sentences of an update that are named.
+NAMED_SENTENCES = 5
+
+
+class BatchCursor:
+    """Walks through the batches of epoch after epoch, and keeps its place in the training's state."""
+
+    def __init__(self, source: BatchSource | WindowSource, state: TrainingState, *, batches_of_update: int) -> None:
+        self.source = source
+        self.state = state
+        self.batches_of_update = batches_of_update
+        self.unit = "window" if isinstance(source, WindowSource) else "epoch"  # what the numbers of epochs count
+        self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return len(self.source.plan(self.state.epoch))
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return math.ceil(self.batches_per_epoch / self.batches_of_update)
+
+    @property
+    def epochs(self) -> float:
+        """How many have been trained on."""
+        return self.state.epoch + self.state.batch / self.batches_per_epoch
+
+    def next_batches(self) -> list[Batch]:
+        """Return this process's batches of the next update; the last of an epoch may have fewer than train.accumulation.
+
+        Each process gets equally many, some of them empty where they cannot be divided evenly.
+        """
+        state = self.state
+        if state.batch >= self.batches_per_epoch:
+            state.epoch, state.batch = state.epoch + 1, 0
+        start, state.batch = state.batch, min(state.batch + self.batches_of_update, self.batches_per_epoch)
+        self._of_update = slice(start, state.batch)
+        own = [self.source.batch(state.epoch, number) for number in own_items(range(start, state.batch))]
+        return own + [empty_batch()] * (math.ceil((state.batch - start) / world_size()) - len(own))
+
+    def sentences(self) -> str:
+        """Name the sentences of the last update."""
+        rows = np.sort(np.concatenate(self.source.plan(self.state.epoch)[self._of_update]))
+        numbers = ", ".join(f"{row + 1:,}" for row in rows[:NAMED_SENTENCES])
+        more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
+        return f"sentences {numbers}{more} of those kept{'' if self.unit == 'epoch' else f' of window {self.state.epoch + 1}'}"
+
+    def close(self) -> None:
+        """Stop reading ahead, which the end of the program would wait for."""
+        if isinstance(self.source, WindowSource):
+            self.source.close()

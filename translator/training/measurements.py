@@ -38,7 +38,7 @@ class Measurements:
         if self.tracker is None or not measured.updates:
             return
         loss, tokens_per_second = measured.loss / measured.tokens, measured.tokens / measured.seconds
-        if warning := self._divergence.tells(loss):
+        if warning := self._divergence.warning(loss):
             log(f"update {state.update:,}: warning: {warning}")
         self.tracker.scalars(state.update, {
             "train/loss": loss, "train/perplexity": math.exp(min(measured.nll / measured.tokens, 700)),

@@ -1,4 +1,4 @@
-"""Muon: momentum whose every update is made orthogonal.
+"""Muon: momentum with orthogonalised updates.
 
 Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
 """
@@ -17,11 +17,11 @@ from translator.runtime.distributed import map_rows, shard_like, stack_full_tens
 from translator.training.uncompiled import Uncompiled
 
 MOMENTUM = 0.95
-# The polynomials a x + b x^3 + c x^5 of the iteration that orthogonalises updates, one a step: those that together bring the
-# singular values from 0.01 to 1 nearest to 1 (Polar Express, Amsel et al. 2025, https://arxiv.org/abs/2505.16932, section 3).
-# Five steps of one polynomial are usual; three of these cost less, and train better than three of that (docs/recipes.md).
+# Polynomials a x + b x^3 + c x^5 of the Newton-Schulz iteration, one per step, that bring singular values of 0.01 to 1 nearest
+# to 1 (Polar Express, Amsel et al. 2025, https://arxiv.org/abs/2505.16932, section 3). Five steps of one polynomial are usual;
+# three of these cost less, and train better than three of that (docs/recipes.md).
 POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
-# A smaller norm counts as this one: a gradient of zeros makes no update.
+# Least divisor of a gradient: one of zeros makes no update.
 SMALLEST_NORM = 1e-7
 
 
@@ -29,9 +29,8 @@ class Muon(Uncompiled):
     """Muon with Nesterov's momentum and decoupled weight decay, for matrices (m, n).
 
     An update is scaled by 0.2 sqrt(max(m, n)), to the size of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982,
-    section 2.2), so that one learning rate serves both. The iteration's products run in `dtype`. PyTorch's own Muon, which
-    this follows, always takes bf16: on a processor without such units an update of 44 small matrices took it 10 s, not 0.2.
-    Several processes share the work, matrix by matrix; of one held in shards each keeps its part.
+    section 2.2), so that both share a learning rate. The iteration runs in `dtype`; PyTorch's own Muon always takes bf16,
+    which is slow on CPUs without bf16 units. Processes share the work matrix by matrix; of sharded ones each keeps its part.
     """
 
     def __init__(
@@ -42,27 +41,26 @@ class Muon(Uncompiled):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient, those of one shape together."""
+        """Update every matrix that has a gradient, those of one shape in one batch."""
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             if not matrices:
                 continue
             gradients = [matrix.grad for matrix in matrices]
             momenta = [self._momentum(matrix) for matrix in matrices]
-            # Of many matrices at once: on a GPU to ask for the work on one takes longer than that.
             torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-            torch._foreach_lerp_(gradients, momenta, MOMENTUM)  # which this leaves as directions: nobody needs them again
-            directions: dict[torch.Size, dict[Tensor, Tensor]] = defaultdict(dict)
+            torch._foreach_lerp_(gradients, momenta, MOMENTUM)  # in place: nobody needs the gradients again
+            by_shape: dict[torch.Size, dict[Tensor, Tensor]] = defaultdict(dict)
             for matrix, direction in zip(matrices, gradients, strict=True):
-                directions[matrix.shape][matrix] = direction
+                by_shape[matrix.shape][matrix] = direction
             torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            for shape, of_shape in directions.items():
-                together = stack_full_tensors(list(of_shape.values()))
-                updates = map_rows(partial(orthogonalised, dtype=self.dtype), together)
+            for shape, directions in by_shape.items():
+                stacked = stack_full_tensors(list(directions.values()))
+                updates = map_rows(partial(orthogonalised, dtype=self.dtype), stacked)
                 updates = updates.to(torch.float32, memory_format=torch.contiguous_format)
                 updates *= -group["lr"] * 0.2 * math.sqrt(max(shape))
-                held = [shard_like(update, matrix) for matrix, update in zip(of_shape, updates, strict=True)]
-                torch._foreach_add_(list(of_shape), held)
+                torch._foreach_add_(
+                    list(directions), [shard_like(update, matrix) for matrix, update in zip(directions, updates, strict=True)])
 
     def _momentum(self, matrix: Tensor) -> Tensor:
         state = self.state[matrix]
@@ -72,12 +70,10 @@ class Muon(Uncompiled):
 
 
 def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """About U V^T of every matrix of (N, m, n), its singular value decomposition U S V^T, in `dtype`: by Newton and Schulz.
+    """Return about U V^T of every matrix U S V^T of (N, m, n), by Newton-Schulz iteration in `dtype`.
 
-    The singular values come out between 0.73 and 1.27, but for those below 0.01 of the matrix's norm, which stay smaller.
-
-    Each step multiplies X by a polynomial of X X^T, a small matrix where X is wide, and so X X^T by another. The steps are
-    taken on X X^T alone, and X is multiplied once by what their polynomials come to (Gram Newton-Schulz,
+    The singular values come out between 0.73 and 1.27; those below 0.01 of the matrix's norm stay smaller. The steps act on
+    the small Gram matrix X X^T only, and X is multiplied once, by the product of their polynomials (Gram Newton-Schulz,
     https://dao-lab.ai/blog/2026/gram-newton-schulz). So few steps leave rounding in bf16 no time to grow.
     """
     wide = matrices.size(1) <= matrices.size(2)
@@ -95,7 +91,7 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def _polynomial(gram: Tensor, a: float, b: float, c: float) -> Tensor:
-    """a I + b G + c G^2 of every G of (N, m, m)."""
+    """Return a I + b G + c G^2 of every G of (N, m, m)."""
     result = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
     result.diagonal(dim1=1, dim2=2).add_(a)
     return result

@@ -1,4 +1,4 @@
-"""Optimizers that leave PyTorch's compiler out."""
+"""Optimizers without PyTorch's compiler."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch.optim import Optimizer
 
 
 class Uncompiled(Optimizer):
-    """An optimizer whose methods are never part of what is compiled.
+    """Base class of optimizers that are never compiled: training compiles layers only.
 
-    PyTorch's own see to that by asking the compiler, and import it for this alone when they are made: 2.4 s of every start.
-    A training compiles layers (`train.compile`), and nothing around its optimizers.
+    PyTorch's own optimizers import its compiler to keep out of it, which takes 2.4 s of every start.
     """
 
     add_param_group = unwrap(Optimizer.add_param_group)

@@ -413,7 +413,7 @@ def test_memory_that_does_not_suffice_is_told_with_what_to_lower(setup, monkeypa
 def test_a_diverging_loss_is_told_once_each_time():
     watch = Divergence()
     losses = [5 - 0.1 * n for n in range(30)] + [9.0] * 60 + [2.0] * 30 + [2.2, 1.9] * 20 + [30.0, 2.0] * 30 + [9.0] * 30
-    told = [number for number, loss in enumerate(losses) if watch.tells(loss)]
+    told = [number for number, loss in enumerate(losses) if watch.warning(loss)]
     assert told == [30 + 19, 30 + 60 + 30 + 40 + 60 + 19]
 
 

@@ -1,4 +1,4 @@
-"""Which weights of a training to keep, and when more of it is of no use, by its validations."""
+"""Choose weights, and the end of a training, by its validations."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from translator.runs.training_state import Validation
 
 
 def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Validation]:
-    """The validations, best first by `train.metric`; of equals that of lower loss."""
+    """Sort validations, best first by `train.metric`, then by loss."""
     sign = 1 if better(train.metric, 0, 1) else -1
     return sorted(validations, key=lambda v: (sign * v[train.metric], v["loss"]))
 
 
 def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
-    """The updates whose weights `train.average` asks to average."""
+    """Return the updates whose weights `train.average` averages."""
     if train.average == "none":
         return []
     ordered = ranked(validations, train) if train.average == "best" else validations[::-1]
@@ -24,14 +24,14 @@ def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[in
 
 
 def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
-    """The updates whose weights the end of a training may ask for, now or gone on with from the checkpoint before this one."""
+    """Return the updates whose weights the end may need, also after resuming from the checkpoint before this one."""
     return [
-        update for known in (validations, validations[:-1])  # as each of the two knows them
+        update for known in (validations, validations[:-1])
         for update in (*to_average(known, train), *(best["update"] for best in ranked(known, train)[:1]))]
 
 
 def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: float) -> float:
-    """How much of a training is done, by the limit that is nearest: 0 to 1."""
+    """Return the fraction of a training that is done, 0 to 1, by the nearest limit."""
     done = [
         value / limit
         for value, limit in ((epochs, train.max_epochs), (updates, train.max_updates), (minutes, train.max_minutes))
@@ -41,7 +41,7 @@ def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: f
 
 
 def out_of_patience(validations: Sequence[Validation], train: TrainConfig) -> bool:
-    """Whether the last `train.patience` validations brought no better metric."""
+    """Return whether the last `train.patience` validations brought no better metric."""
     if train.patience is None or not validations:
         return False
     best = ranked(validations, train)[0]["update"]

@@ -1,7 +1,7 @@
-"""Embeddings to begin with: pieces that stand in the same pairs of sentences begin alike.
+"""Initial embeddings from co-occurrence: pieces of the same sentence pairs, such as translations, start out similar.
 
-So do words and their translations, which is what cross-attention has to find out otherwise. Cross-language latent semantic
-indexing (Dumais et al. 1997, AAAI Spring Symposium SS-97-05) of positive pointwise mutual information (Levy and Goldberg 2014,
+Cross-language latent semantic indexing (Dumais et al. 1997, AAAI Spring Symposium SS-97-05) of positive pointwise mutual
+information (Levy and Goldberg 2014,
 https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
 """
 
@@ -19,67 +19,67 @@ from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
 from translator.text.vocabulary import is_narrow
 
-# Pieces in the same pair that are counted, and pairs: enough for tens of thousands of sentences; of larger corpora a sample.
+# Most co-occurrences, and most pairs, that are counted: larger corpora are sampled.
 MOST_COUNTED, MOST_PAIRS = 20_000_000, 1_000_000
 READ_PAIRS = 5_000
-# Of an embedding's square, the share that comes from co-occurrence; the rest stays random, so that no two pieces are alike.
-SHARE = 0.5
-# Dimensions beyond those kept, and rounds, of the randomised decomposition (Halko et al. 2011, https://arxiv.org/abs/0909.4061).
+# Fraction of an embedding's squared norm that comes from co-occurrence; the rest stays random, so that no two are equal.
+FRACTION = 0.5
+# Extra dimensions and rounds of the randomised decomposition (Halko et al. 2011, https://arxiv.org/abs/0909.4061).
 EXTRA, ROUNDS = 16, 3
 
 
 @torch.no_grad()
 def embed_by_cooccurrence(model: Transformer, corpus: Corpus, seed: int) -> None:
-    """Mix into the random embeddings of `model`, on the CPU, what follows from the pairs of train: a function of `seed`."""
+    """Mix vectors of the training pairs into the random embeddings of `model`, which is on the CPU."""
     pieces, own = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
-    shift = 0 if is_narrow(corpus.source_tokenizer, corpus.target_tokenizer) else pieces  # of target ids behind the source's
+    shift = 0 if is_narrow(corpus.source_tokenizer, corpus.target_tokenizer) else pieces
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch calls its sparse matrices a beta
         torch.manual_seed(seed)
         vocab = max(pieces, shift + own)
         vectors = _vectors(_pieces_of_pairs(corpus, shift, vocab, seed), vocab, model.config.d_model)
-    first, *others = model.tables()  # the source's, and where they are not the same the target's and the output's
+    first, *others = model.tables()  # of the source, and if not tied of target and output
     for table, rows in [(first, vectors[:pieces]), *((other, vectors[shift : shift + own]) for other in others)]:
         known = rows.norm(dim=1, keepdim=True) > 0
-        table.copy_(torch.where(known, (1 - SHARE) ** 0.5 * table + SHARE**0.5 * rows, table))
+        table.copy_(torch.where(known, (1 - FRACTION) ** 0.5 * table + FRACTION**0.5 * rows, table))
 
 
 def _pieces_of_pairs(corpus: Corpus, shift: int, vocab: int, seed: int) -> Tensor:
-    """Which pieces, by ids below `vocab`, stand in each pair: (2, N), numbers of pair and piece."""
+    """Return (2, N) numbers of pair and piece, for every piece that occurs in a pair; target ids are shifted."""
     ids = corpus.train.select_columns(["source_ids", "target_ids"]).with_format("arrow")
     rows = np.random.default_rng(seed).choice(len(ids), min(len(ids), MOST_PAIRS), replace=False)
     parts: list[np.ndarray] = []
     counted = 0
     for first in range(0, len(rows), READ_PAIRS):
-        some = ids[rows[first : first + READ_PAIRS].tolist()]
+        read = ids[rows[first : first + READ_PAIRS].tolist()]
         pairs, pieces = np.divmod(np.unique(np.concatenate([
-            _numbered(some["source_ids"], vocab), _numbered(some["target_ids"], vocab) + shift])), vocab)
-        together = np.bincount(pairs) ** 2
-        before = counted + together.cumsum() - together
+            _numbered(read["source_ids"], vocab), _numbered(read["target_ids"], vocab) + shift])), vocab)
+        cooccurrences = np.bincount(pairs) ** 2
+        before = counted + cooccurrences.cumsum() - cooccurrences
         parts.append(np.stack([first + pairs, pieces])[:, before[pairs] < MOST_COUNTED])
-        counted += int(together.sum())
+        counted += int(cooccurrences.sum())
         if counted >= MOST_COUNTED:
             break
     return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
 def _numbered(ids: pa.ChunkedArray, vocab: int) -> np.ndarray:
-    """Each id of lists, plus `vocab` times the number of its list."""
+    """Add `vocab` times the number of its list to each id of lists."""
     lengths = pc.list_value_length(ids).to_numpy()
     return np.repeat(np.arange(len(lengths)) * vocab, lengths) + pc.list_flatten(ids).to_numpy()
 
 
 def _vectors(occurrences: Tensor, vocab: int, width: int) -> Tensor:
-    """Unit vectors (V, D) of all pieces that co-occur with others more than by chance; zeros for the rest."""
+    """Return unit vectors (V, D) of the pieces that co-occur with others more than by chance; zeros for the rest."""
     count = int(occurrences[0].max()) + 1
-    stands = torch.sparse_coo_tensor(occurrences, torch.ones(occurrences.size(1)), (count, vocab))
-    together = torch.sparse.mm(stands.t(), stands).coalesce()
-    often = torch.sparse.sum(stands, 0).to_dense()
-    first, second = together.indices()
-    information = (together.values() * count / (often[first] * often[second])).log().clamp(min=0)
-    matrix = torch.sparse_coo_tensor(together.indices(), information, together.shape).to_sparse_csr()  # faster
+    occurs = torch.sparse_coo_tensor(occurrences, torch.ones(occurrences.size(1)), (count, vocab))
+    joint = torch.sparse.mm(occurs.t(), occurs).coalesce()
+    single = torch.sparse.sum(occurs, 0).to_dense()
+    first, second = joint.indices()
+    information = (joint.values() * count / (single[first] * single[second])).log().clamp(min=0)
+    matrix = torch.sparse_coo_tensor(joint.indices(), information, joint.shape).to_sparse_csr()  # faster
     basis = torch.randn(vocab, min(width + EXTRA, vocab))
-    for _ in range(1 + 2 * ROUNDS):  # as `torch.svd_lowrank` has it, but without the transpose, which is the same and slower
+    for _ in range(1 + 2 * ROUNDS):  # `torch.svd_lowrank`, without its transposes: the matrix is symmetric
         basis = torch.linalg.qr(matrix @ basis).Q
     strengths, directions = torch.linalg.eigh(basis.T @ (matrix @ basis))
     strongest = strengths.abs().topk(min(width, len(strengths))).indices

@@ -16,83 +16,70 @@ from translator.model.inference_layers import evened
 from translator.runtime.device import matmul_dtype
 from translator.training.sampled_softmax import draw, least_size
 
-# Tokens whose logits are held at once. Fewer would read and write the whole weight more often: at 64,000 words, 128 at once
-# took a CPU twice as long.
+# Tokens whose logits are held at once. With fewer the whole weight is read and written more often.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
-# Of these, tokens whose softmax is taken at once, in float32: as many as a CPU's cache holds; elsewhere all.
+# Of these, tokens whose float32 softmax is taken at once: as many as fit in a CPU's cache; elsewhere all.
 SOFTMAXES_AT_ONCE = {"cpu": 2**5}
-# An update's last tokens are ever another number; rows of zeros make it a multiple of this, so that products have few shapes
-# (`keep_kernels` in translator/runtime/cpu.py tells why).
+# The last chunk is padded with zeros to a multiple of this, so that products have few shapes (`keep_kernels` in
+# translator/runtime/cpu.py says why).
 TOKENS_TOGETHER = 2**6
 
 
 def projected_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1, bias: Tensor | None = None,
-    smoothing: float = 0.0, r_drop: float = 0.0, among: int = 0,
+    smoothing: float = 0.0, r_drop: float = 0.0, sample: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of softmax(hidden weight^T + bias) to (1 - smoothing) x one-hot + smoothing x uniform, over N tokens.
+    """Return the label-smoothed cross-entropy of softmax(hidden weight^T + bias), and the plain one, summed over N tokens.
 
-    hidden (N, D), weight (V, D), bias (V,), targets (N,) -> its sum, and the plain sum of -log p(target) that perplexity is
-    made of and that has no gradient; both scalars in float32. Products run in autocast's precision. `real` (N,): which of the
-    tokens count at all; None: all.
+    hidden (N, D), weight (V, D), bias (V,), targets (N,) -> two float32 scalars; the second, for perplexity, has no gradient.
+    Products run in autocast's precision. real (N,): which tokens count; None: all.
 
-    With passes=2 hidden (2 N, D) holds two over the same tokens, one after the other: both figures are then their mean, and
-    `r_drop` times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
+    passes=2: hidden (2 N, D) holds two passes over the same tokens, one after the other. Both results are then their means,
+    and r_drop times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
 
-    among: the number of words drawn to estimate this from (`training.sampled_softmax`), `least_size` at least; 0: all are used.
+    sample: estimate the softmax from this many words, at least `least_size`; 0: use all.
 
-    The projection is part of the function so that the logits, (N, V) and often the largest tensor of all, never exist whole:
-    it works through the tokens a chunk at a time, and leaves of each chunk only what it adds to the gradients.
+    The logits, (N, V) and often the largest tensor of all, never exist whole: the projection goes through the tokens in
+    chunks, and keeps of each chunk only its part of the gradients.
     """
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     of_passes = hidden.unflatten(0, (passes, len(targets)))
     real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
-    stand_for = None
-    size = max(among, least_size(targets)) if among else len(weight)
+    word_weights = None
+    size = max(sample, least_size(targets)) if sample else len(weight)
     if size < len(weight):
-        words, stand_for, numbers = draw(targets, len(weight), size)
+        words, word_weights, numbers = draw(targets, len(weight), size)
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
     loss, nll = _ProjectedCrossEntropy.apply(
-        of_passes, weight, bias, targets, real, stand_for, smoothing, r_drop, matmul_dtype(hidden), needs_gradient)
+        of_passes, weight, bias, targets, real, word_weights, smoothing, r_drop, matmul_dtype(hidden), needs_gradient)
     return loss / passes, nll.detach() / passes
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """With p = softmax(hidden weight^T + bias) and q the smoothed targets, the logits' gradient is p - q.
+    """Compute loss and gradients in one pass: with smoothed targets q, the gradient of the logits is p - q.
 
-    So hidden's is (p - q) weight, weight's (p - q)^T hidden and bias's p - q, summed over tokens. What the uniform part of q
-    adds to each is the same for every token, or for every word, and is taken off by itself: only its one-hot part is taken
-    from p.
+    So hidden's is (p - q) weight, weight's (p - q)^T hidden and bias's p - q, summed over tokens. The uniform part of q adds
+    the same for every token or word, so it is subtracted separately; only the one-hot part is subtracted from p.
 
-    A word that stands for others too has as much more of p, by the logarithm of their number in its logit, and of the uniform
-    part.
+    A sampled word that stands for n words has log n added to its logit, and n times the uniform part.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        real: Tensor,
-        stand_for: Tensor | None,
-        smoothing: float,
-        r_drop: float,
-        dtype: torch.dtype,
-        needs_gradient: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, real: Tensor,
+        word_weights: Tensor | None, smoothing: float, r_drop: float, dtype: torch.dtype, needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        """hidden (P, N, D): P passes, whose losses are added up. stand_for (V,): None where every word is itself alone."""
+        """hidden (P, N, D): P passes, whose losses are summed. word_weights (V,): how many words each counts as; None: 1."""
         words, biases = evened(weight.to(dtype)), bias
         uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
-        if stand_for is not None:
-            uniform = smoothing * stand_for / stand_for.sum()
-            biases = stand_for.log() + (0 if bias is None else bias)
+        if word_weights is not None:
+            uniform = smoothing * word_weights / word_weights.sum()
+            biases = word_weights.log() + (0 if bias is None else bias)
         biases = None if biases is None else evened(biases.to(dtype))
         counted = real[:, None].to(hidden.dtype)
-        hidden = hidden * counted  # the others leave nothing in a sum
-        # No products of matrices: autocast would take them in half precision, whose numbers end at 65,504.
+        hidden = hidden * counted  # the others add nothing
+        # No matrix products: autocast would run them in half precision, whose numbers end at 65,504.
         sum_of_hidden = hidden.sum((0, 1), dtype=torch.float32)
         uniform_word = (uniform[:, None] * weight).sum(0)
         loss = -(sum_of_hidden * uniform_word).sum()
@@ -109,7 +96,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             tokens = len(targets[chunk])
             h = F.pad(hidden[:, chunk].to(dtype), (0, 0, 0, -tokens % TOKENS_TOGETHER))
             logits = F.linear(h, words, biases)
-            of_words = logits[:, :tokens, : len(weight)]  # beyond them there is nothing but zeros
+            of_words = logits[:, :tokens, : len(weight)]  # the rest is padding
             for part, targets_of_part, real_of_part in zip(
                     of_words.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once),
                     real[chunk].split(softmaxes_at_once), strict=True):
@@ -134,15 +121,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def _gradients_in_place(
     logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, r_drop: float
 ) -> tuple[Tensor, Tensor]:
-    """What logits (P, N, V) of targets (N,) add to the loss but for the uniform part's logits, and to the plain sum.
+    """Turn logits (P, N, V) of targets (N,) into their gradients, except the uniform part's; return loss and plain loss.
 
-    The logits become the gradients of the first, also those of tokens that do not count: there both passes have the same, and
-    the caller sees to it that nothing comes of them.
+    The caller must discard the gradients of tokens that are not real.
     """
     scores = logits.float()
     targets = targets[:, None].expand(len(logits), -1, -1)
     p = scores.softmax(-1)
-    # log p = score - log_normaliser holds for the likeliest word too, whose p is never rounded to nothing.
+    # log p = score - log_normaliser, taken at the likeliest word, whose p never underflows.
     log_normaliser = scores.amax(-1) - p.amax(-1).log()
     nll = ((log_normaliser - scores.gather(-1, targets)[..., 0]) * real).sum()
     loss = (1 - smoothing) * nll + smoothing * (log_normaliser * real).sum()
@@ -158,7 +144,7 @@ def _gradients_in_place(
 
 
 def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The mean of KL(p1 || p2) and KL(p2 || p1), summed over tokens, and its gradients at the logits of both.
+    """Return the mean of KL(p1 || p2) and KL(p2 || p1), summed over tokens, and its gradients at the logits of both.
 
     p1, p2 and log_ratio = log p1 - log p2 (N, V) -> a scalar, and twice (N, V). The gradient of KL(p1 || p2) is
     p1 (log_ratio - KL(p1 || p2)) at the first logits and p2 - p1 at the second.

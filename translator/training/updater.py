@@ -267,4 +267,4 @@ class _Loss(nn.Module):
             hidden, self.model.output.weight, targets,
             real=targets != PAD_ID if real is None else None, passes=passes, bias=self.model.output.bias,
             smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop,
-            among=self.train_config.sampled_softmax if self.model.training else 0)
+            sample=self.train_config.sampled_softmax if self.model.training else 0)

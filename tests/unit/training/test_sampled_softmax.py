@@ -33,7 +33,7 @@ def samples(targets: Tensor, vocabulary: int, size: int, number: int) -> list[Sa
 @pytest.mark.parametrize("size", [3, 12, 39])
 def test_a_sum_over_a_sample_is_on_average_that_over_the_vocabulary(size):
     values = torch.rand(40, generator=torch.Generator().manual_seed(2))
-    estimates = torch.stack([(s.stand_for * values[s.pieces]).sum() for s in samples(torch.tensor([7, 7, 30]), 40, size, 3000)])
+    estimates = torch.stack([(s.weights * values[s.pieces]).sum() for s in samples(torch.tensor([7, 7, 30]), 40, size, 3000)])
     assert abs(estimates.mean() - values.sum()) < 4 * estimates.std() / 3000**0.5
     assert estimates.std() > 0
 
@@ -59,7 +59,7 @@ def test_the_larger_the_sample_the_nearer_the_loss_and_its_gradients(options):
     hidden, weight, targets = example()
 
     def of(among: int) -> Tensor:
-        loss, nll = projected_cross_entropy(hidden, weight, targets, passes=2, among=among, **options)
+        loss, nll = projected_cross_entropy(hidden, weight, targets, passes=2, sample=among, **options)
         return torch.cat([loss[None], nll[None], *(g.flatten() for g in torch.autograd.grad(loss, (hidden, weight)))])
 
     exact = of(0)
@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_estimate():
     """Autograd's, of logits to which the logarithm of what a word stands for is added."""
     hidden, weight, targets = example()
     torch.manual_seed(1)
-    ours, likelihood = projected_cross_entropy(hidden[:12], weight, targets, smoothing=0.2, among=50)
+    ours, likelihood = projected_cross_entropy(hidden[:12], weight, targets, smoothing=0.2, sample=50)
     torch.manual_seed(1)
     pieces, stand_for, numbers = draw(targets, 200, 50)
     logits = hidden[:12] @ weight[pieces].T
@@ -95,5 +95,5 @@ def test_targets_of_a_sample_that_was_to_be_smaller_are_judged_beside_others_too
     torch.manual_seed(3)
     hidden, weight, targets = 0.5 * torch.randn(30, 8), torch.randn(200, 8), torch.arange(170, 200)
     exact, _ = projected_cross_entropy(hidden, weight, targets)
-    estimates = [projected_cross_entropy(hidden, weight, targets, among=among)[0] for _ in range(100)]
+    estimates = [projected_cross_entropy(hidden, weight, targets, sample=among)[0] for _ in range(100)]
     assert torch.stack(estimates).mean().item() == pytest.approx(exact.item(), rel=0.05)

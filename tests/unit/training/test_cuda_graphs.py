@@ -137,7 +137,7 @@ def test_what_cannot_be_recorded_for_another_reason_is_told(monkeypatch):
 def as_on_a_gpu(made: Updater) -> Updater:
     """Updates are replayed, and batches lengthened to be of few shapes, as where there is a GPU."""
     made._recordings = Recordings(CPU)
-    made._inputs = lambda batch: tuple(map(made._lengthened, (batch.source, batch.target_in, batch.target_out)))
+    made._inputs = lambda batch: tuple(map(made._padded, (batch.source, batch.target_in, batch.target_out)))
     return made
 
 
@@ -179,7 +179,7 @@ def test_batches_are_of_few_shapes(recorded):
 def test_learned_positions_are_never_left():
     made = updater_of(positions="learned", max_positions=13)
     for length, wanted in ((7, 8), (12, 12), (13, 13), (15, 15)):  # the last is refused by the model itself
-        assert made._lengthened(torch.ones(2, length, dtype=torch.long)).shape == (2, wanted)
+        assert made._padded(torch.ones(2, length, dtype=torch.long)).shape == (2, wanted)
 
 
 def test_a_state_that_is_loaded_is_the_one_that_updates_go_on_from(recorded):

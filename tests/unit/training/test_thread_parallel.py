@@ -30,7 +30,7 @@ def batch(sentences: int, longest: int, seed: int = 1) -> Batch:
 def gradients(made: Updater, batches: list[Batch]) -> tuple[list[torch.Tensor], list[float]]:
     losses = made._gradients(batches, sum(batch.num_tokens for batch in batches))
     left = [p.grad for p in made.model.parameters()]
-    made._forget_gradients()
+    made._zero_gradients()
     return left, [float(loss) for loss in losses]
 
 

@@ -1,4 +1,4 @@
-"""Where a run's figures go: metrics.jsonl and TensorBoard."""
+"""Record measurements in metrics.jsonl and TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from translator.runtime.atomic_files import read_plain
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
-if TYPE_CHECKING:  # to import what draws takes a second, for which a training need not wait to begin
+if TYPE_CHECKING:  # to import matplotlib takes a second
     from translator.runs.plots import History
 
 
 class Tracker:
-    """Records measurements by update, in one file of lines and in TensorBoard's."""
+    """Records measurements by update."""
 
     def __init__(self, metrics_file: Path, tensorboard: Path, *, recorded: Mapping[str, int]) -> None:
-        """`recorded`: what `flush` told when the training was last saved; anything later than that is dropped."""
+        """`recorded`: the sizes that `flush` returned at the last checkpoint, to which the files are cut back."""
         self.metrics_file = metrics_file
         self.tensorboard = tensorboard
         for file in self._files():
             if file.is_symlink():
-                raise UserError(f"{file}: is a link, and to cut it might cut another's file; put the file itself there")
+                raise UserError(f"{file}: is a link, and the file it leads to would be cut. Replace it by that file.")
             if file.name in recorded:
                 os.truncate(file, min(recorded[file.name], file.stat().st_size))
             else:
@@ -43,7 +43,7 @@ class Tracker:
         self._writer = SummaryWriter(str(tensorboard), flush_secs=10)
 
     def flush(self) -> dict[str, int]:
-        """Put everything on disk; the bytes of each file, by name."""
+        """Write everything to disk; return the bytes of each file, by name."""
         with self._writing():
             self._writer.flush()
             if self.metrics_file.is_file():
@@ -64,7 +64,7 @@ class Tracker:
                 self._writer.add_scalar(name, value, update)
 
     def table(self, update: int, name: str, rows: Sequence[Sequence[str]]) -> None:
-        """Show rows of text in TensorBoard, the first as their header."""
+        """Show rows of text in TensorBoard; the first is the header."""
         header, *others = (f"| {' | '.join(map(_literal, row))} |" for row in rows)
         with self._writing():
             self._writer.add_text(name, "\n".join([header, "|---" * len(rows[0]) + "|", *others]), update)
@@ -76,34 +76,34 @@ class Tracker:
         panels = {f"head {number}": head for number, head in enumerate(weights, start=1)}
         try:
             figure = draw_attention(panels, source, target, columns=min(4, len(panels)))
-        except UserError as error:  # no picture is worth a training
+        except UserError as error:  # too large
             log(f"warning: {error}")
             return
         with self._writing():
             self._writer.add_figure(name, figure, update)
 
     def close(self) -> None:
-        with suppress(OSError):  # what counts was flushed with the last checkpoint
+        with suppress(OSError):  # everything was flushed with the last checkpoint
             self._writer.close()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Inside, a file that cannot be written is named."""
+        """Raise UserError where a file cannot be written inside."""
         try:
             yield
         except OSError as error:
             raise UserError(
-                f"{error.filename or self.metrics_file.parent}: measurements cannot be written: {error.strerror}; the same "
-                "command goes on from the last checkpoint there is") from error
+                f"{error.filename or self.metrics_file.parent}: measurements cannot be written: {error.strerror}. The same "
+                "command resumes from the last checkpoint.") from error
 
 
 def _literal(text: str) -> str:
-    """Return Markdown for the cell of a table that shows the text as it is: data must not load images, or break the table."""
+    """Escape text for a cell of a Markdown table: data must not load images or break the table."""
     return re.sub(r"[\\`*_\[\]!|<>&~]", lambda match: f"&#{ord(match[0])};", " ".join(text.split()))
 
 
 def read_history(metrics_file: Path) -> tuple[History, int]:
-    """What `Tracker.scalars` has recorded, and how many lines of it cannot be read; nothing where there is no such file."""
+    """Return the (update, value) pairs of each measurement, and the number of unreadable lines."""
     history, unreadable = defaultdict[str, list[tuple[float, float]]](list), 0
     for line in read_plain(metrics_file, 1 << 31).splitlines() if metrics_file.is_file() else ():
         try:

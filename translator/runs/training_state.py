@@ -1,4 +1,4 @@
-"""Where a training stands and what it ended with, as its run folder tells."""
+"""State and outcome of a training, as its run folder keeps them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ Validation = dict[str, Any]
 
 @dataclass
 class TrainingState:
-    """Where a training stands; with weights and optimizer, all it takes to go on."""
+    """Progress of a training: with weights and optimizer state, all it takes to resume."""
 
     update: int = 0
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
-    tokens: int = 0  # of target, in all updates
+    tokens: int = 0  # target tokens of all updates
     seconds: float = 0.0
     skipped: int = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
-    divergence: dict[str, Any] = field(default_factory=dict)  # what the loss was like
-    unlogged: dict[str, Any] = field(default_factory=dict)  # of the updates since the last line of measurements
+    divergence: dict[str, Any] = field(default_factory=dict)  # of training.divergence
+    unlogged: dict[str, Any] = field(default_factory=dict)  # an `Unlogged`
     validations: list[Validation] = field(default_factory=list)
-    recorded: dict[str, int] = field(default_factory=dict)  # bytes of the files of measurements
+    recorded: dict[str, int] = field(default_factory=dict)  # bytes of each file of measurements
 
 
 @dataclass
 class Unlogged:
-    """Sums over the updates since the last line of measurements, which tells their means."""
+    """Sums over the updates since the last line of measurements."""
 
     updates: int = 0
-    tokens: int = 0  # of target
+    tokens: int = 0  # target tokens
     seconds: float = 0.0
     loss: float = 0.0  # of all tokens
     nll: float = 0.0  # of all tokens
-    padding: float = 0.0  # each update's share
+    padding: float = 0.0  # each update's fraction
 
     def add(self, *, tokens: int, seconds: float, loss: float, nll: float, padding: float) -> None:
-        """One update, its losses a token."""
+        """Add an update; its losses are per token."""
         self.updates += 1
         self.tokens += tokens
         self.seconds += seconds
@@ -54,20 +54,20 @@ class Unlogged:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training ended with."""
+    """The end of a training."""
 
     update: int
-    kept: str  # which weights, in words
-    metrics: Metrics  # theirs, on the validation split
+    kept: str  # which weights
+    metrics: Metrics  # of these weights on the validation split
     reason: str  # why training stopped
 
     def surpasses(self, metrics: Metrics, metric: str) -> bool:
-        """Whether its weights are better by this metric than those of other metrics; not where it does not tell."""
+        """Return whether its metric is better than that of other metrics; False where it is unknown."""
         return metric in self.metrics and better(metric, self.metrics[metric], metrics[metric])
 
 
 def state_of(values: Any, where: Path, metric: str) -> TrainingState:
-    """The state that `asdict` made these of; UserError where they are something else."""
+    """Rebuild a state from its `asdict`; UserError for anything else."""
     try:
         state = TrainingState(**values)
         counts = [state.update, state.epoch, state.batch, state.tokens, state.skipped]
@@ -76,15 +76,15 @@ def state_of(values: Any, where: Path, metric: str) -> TrainingState:
         numbers = [state.seconds, *state.scaler.values(), *asdict(Unlogged(**state.unlogged)).values()]
         numbers += [validation[name] for validation in state.validations for name in (metric, "loss")]
     except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{where}: state.json is of another release of the translator: {error}") from error
+        raise UserError(f"{where}: state.json was written by another release: {error}. Use that one.") from error
     counted = all(type(count) is int and 0 <= count < 2**63 for count in counts)
     if not (counted and all(map(_is_number, numbers)) and 0 <= state.seconds < 2**63):
-        raise UserError(f"{where}: state.json holds values that no training writes; put a copy there to go on")
+        raise UserError(f"{where}: state.json holds impossible values. Restore the checkpoint from a backup.")
     return state
 
 
 def outcome_of(values: Any) -> Outcome | None:
-    """The outcome that `asdict` made these of; None where they are something else."""
+    """Rebuild an outcome from its `asdict`; None for anything else."""
     try:
         outcome = Outcome(**values)
         numbers = list(outcome.metrics.values())

@@ -22,7 +22,6 @@ from translator.data.stream import WindowSource
 from translator.metrics.scores import better
 from translator.model.transformer import Transformer
 from translator.model.weights import load_into, weights_of
-from translator.runs.checkpoint import Checkpoint
 from translator.runs.run_folder import RunFolder
 from translator.runs.training_state import Outcome, TrainingState, Validation, outcome_of, state_of
 from translator.runtime.atomic_files import Weights, save_tensors
@@ -291,12 +290,11 @@ class Trainer:
 
     def _resume(self) -> None:
         """Load the newest undamaged checkpoint; UserError where all are damaged."""
-        read: dict[int, Checkpoint] = {}
-        update = broadcast_from_main(lambda: self.folder.newest_checkpoint(read))
+        update = broadcast_from_main(self.folder.newest_checkpoint)
         if update is None:
             return
         path = self.checkpoints.path
-        weights, training, state = read.get(update) or self.checkpoints.load(update)
+        weights, training, state = self.checkpoints.load(update)
         load_into(self.updater.model, weights, path)
         if self.average is not None:
             self.average.load(weights)

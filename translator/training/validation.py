@@ -1,7 +1,4 @@
-"""What a model in training does on the validation split: measured and shown.
-
-It knows nothing of search: it translates through a function it is given.
-"""
+"""Score a model in training on the validation split, through a function that translates."""
 
 from __future__ import annotations
 
@@ -24,29 +21,21 @@ from translator.runtime.distributed import broadcast_from_main, gather, own_item
 from translator.runtime.errors import UserError
 
 SAMPLE_TRANSLATIONS = 5
-# Tokens of a side of the pair whose attention is drawn: of more, a picture is too large.
+# Tokens of a side of the pair whose attention is drawn: longer ones make too large a picture.
 LONGEST_DRAWN = 100
 
 Translate = Callable[[Sequence[str]], list[str]]
 
 
 class Validator:
-    """Measures `model`, as it stands, on a corpus's validation split."""
+    """Scores `model`, as it stands, on a corpus's validation split."""
 
     def __init__(
-        self,
-        corpus: Corpus,
-        model: Transformer,
-        translate: Translate,
-        loss: Callable[[Batch], tuple[Tensor, Tensor]],
-        *,
-        language: str,
-        metric: str,
-        max_tokens: int,
+        self, corpus: Corpus, model: Transformer, translate: Translate, loss: Callable[[Batch], tuple[Tensor, Tensor]], *,
+        language: str, metric: str, max_tokens: int,
     ) -> None:
-        """`loss`: of a batch, and its negative log-likelihood, summed over tokens. `language`: that it translates to.
-        `metric`: which decides; TER, which may take long, is measured only where it does. `max_tokens`: the most in a
-        batch of several.
+        """loss: of a batch, and its negative log-likelihood, summed over tokens. language: that of the targets. metric: which
+        chooses weights; the slow TER is computed only then. max_tokens: of a batch.
 
         UserError where a sentence is longer than the model's learned positions.
         """
@@ -61,14 +50,14 @@ class Validator:
         if model.config.positions == "learned" and longest > model.config.max_positions:
             raise UserError(
                 f"data.validation: a sentence has {longest:,} tokens, more than model.max_positions="
-                f"{model.config.max_positions:,}; raise that, or leave the sentence out")
+                f"{model.config.max_positions:,}. Raise that, or remove the sentence.")
         self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0, any_length=True)
         lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
-        self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)  # which pair, if any
+        self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)
 
     @torch.no_grad()
     def measure(self) -> tuple[Metrics, list[str]]:
-        """Loss, perplexity and translation scores, and the translations. Several processes share the work, and know it all."""
+        """Return loss, perplexity, translation scores, and the translations. Processes divide the work; all get all."""
         self.model.eval()
         loss = nll = tokens = 0.0
         for number in own_items(range(len(self.batches.plan(0)))):
@@ -84,7 +73,7 @@ class Validator:
         return metrics | {name: value.value for name, value in scores.items()}, translations
 
     def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
-        """Report what `measure` found on the console and in TensorBoard, with samples and an attention map."""
+        """Show what `measure` returned on the console and in TensorBoard, with samples and an attention map."""
         scores = "".join(
             f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
         log(f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
@@ -96,7 +85,7 @@ class Validator:
             tracker.attention_map(update, "validation/attention", *self._attention_of(self.corpus.validation[self._drawn]))
 
     def _attention_of(self, pair: dict[str, Any]) -> tuple[Tensor, list[str], list[str]]:
-        """The last layer's cross-attention (H, T, S) for a pair, and both sides' pieces."""
+        """Return the last layer's cross-attention (H, T, S) for a pair, and the pieces of both sides."""
         cross = cross_attention(self.model, pair["source_ids"], pair["target_ids"])
         return (cross[-1], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
                 self.corpus.target_tokenizer.pieces(pair["target_ids"]))

@@ -159,7 +159,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(setup, capsys):
     assert (again.folder.checkpoints.path / "damaged-00000012").is_dir()
     for path in trainer.folder.checkpoints.path.rglob("*.safetensors"):
         path.write_bytes(b"junk")
-    with pytest.raises(UserError, match="no checkpoint can be read"):
+    with pytest.raises(UserError, match="no readable checkpoint"):
         setup(training_config())
 
 

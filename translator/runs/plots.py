@@ -1,4 +1,4 @@
-"""Figures by matplotlib, for files, reports and TensorBoard, without a screen."""
+"""Figures by matplotlib, for files, reports and TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.ft2font import FT2Font
@@ -18,21 +17,20 @@ from torch import Tensor
 from translator.metrics.scores import LengthScore
 from translator.runtime.errors import UserError
 
-# Of a measurement by its name: updates and values.
+# (update, value) pairs of each measurement.
 History = Mapping[str, Sequence[tuple[float, float]]]
 
 DPI = 150
-COLOURS = ("#1f5fa8", "#d9772b")  # of one run, and of another beside it
-# Inches of a cell of an attention map, in which a label of so many points can be read, and of a letter of it.
-CELL, LABEL_SIZE, LETTER = 0.17, 7, 0.09
-# Points of the titles of a panel and of the whole, and inches of a letter for each point.
-PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_OF_POINT = 8, 10, 0.0085
-# Of one picture: what a viewer shows, and memory holds.
+COLOURS = ("#1f5fa8", "#d9772b")  # of a run, and of another to compare it with
+# Of an attention map: inches of a cell and of a letter, points of a label.
+CELL, LETTER, LABEL_SIZE = 0.17, 0.09, 7
+# Points of the titles of a panel and of the figure, and inches of a letter per point.
+PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 8, 10, 0.0085
 MOST_PIXELS = 100_000_000
 
 MANY = {"linewidth": 0.7, "alpha": 0.6}
 FEW = {"marker": "o", "markersize": 3}
-# The panels of the curves by title; in each, measurements by name, with label and style.
+# The panels of the curves by title; in each, label and style by measurement.
 PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "Loss": {"train/loss": ("training", MANY), "validation/loss": ("validation", FEW)},
     "Score on validation": {"validation/bleu": ("BLEU", FEW), "validation/chrf": ("chrF", FEW | {"linestyle": "--"})},
@@ -41,30 +39,30 @@ PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 
 
 def png(figure: Figure) -> bytes:
-    """A figure as the content of a PNG file."""
+    """Return the content of a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
 
 
 def draw_curves(runs: Mapping[str, History]) -> Figure:
-    """What was measured as one run, or two, trained."""
-    figure = _figure(10, 6)
+    """Draw the measurements of one training, or compare two."""
+    figure = Figure(figsize=(10, 6), dpi=DPI, layout="constrained")
     for axes, (title, measurements) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
         for (run, history), colour in zip(runs.items(), COLOURS, strict=False):
             for name, (label, style) in measurements.items():
                 if points := history.get(name):
-                    named = f"{label} of {run}".strip() if len(runs) > 1 else label
-                    axes.plot(*zip(*points, strict=True), color=colour, label=named, **style)
-        _dress(axes, title)
+                    label = f"{label} of {run}".strip() if len(runs) > 1 else label
+                    axes.plot(*zip(*points, strict=True), color=colour, label=label, **style)
+        _style(axes, title)
         axes.set_xlabel("update", fontsize=8)
         axes.xaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
 def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
-    """BLEU by source length of one run, or two on the same sentences, with the number of sentences."""
-    figure = _figure(10, 3)
+    """Draw BLEU by source length of one run, or of two on the same sentences."""
+    figure = Figure(figsize=(10, 3), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     width = 0.7 / len(runs)
     for number, ((run, parts), colour) in enumerate(zip(runs.items(), COLOURS, strict=False)):
@@ -72,42 +70,40 @@ def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
         bars = axes.bar(places, [part.bleu for part in parts], width, color=colour, label=f"of {run}" if len(runs) > 1 else "")
         axes.bar_label(bars, fmt="%.1f", fontsize=8)
     axes.set_xticks(range(len(parts)), [f"{part.lengths}\n{part.count:,} sentences" for part in parts])
-    axes.set_xlim(-0.6, max(len(parts), 5) - 0.4)  # of a few, bars rather than walls
+    axes.set_xlim(-0.6, max(len(parts), 5) - 0.4)  # keeps a few bars narrow
     axes.margins(y=0.12)
-    _dress(axes, "BLEU by words of the source")
+    _style(axes, "BLEU by words of the source")
     return figure
 
 
 def draw_attention(
     panels: Mapping[str, Tensor], source: Sequence[str], target: Sequence[str], *, columns: int, title: str = ""
 ) -> Figure:
-    """Attention weights (T, S) by the panel's name: a row for each piece of `target`, a column for each of `source`.
+    """Draw attention weights (T, S) by panel: a row for each piece of `target`, a column for each of `source`.
 
-    UserError where they are too many to be drawn so that they can be read.
+    UserError where the picture would be too large.
     """
     families, labels = _drawable([*source, *target])
     source, target = labels[: len(source)], labels[len(source) :]
     rows = -(-len(panels) // columns)
     longest = LETTER * max(map(len, labels))
-    panel = max(CELL * len(source), PANEL_TITLE_SIZE * LETTER_OF_POINT * max(map(len, panels)))
+    panel = max(CELL * len(source), PANEL_TITLE_SIZE * LETTER_PER_POINT * max(map(len, panels)))
     width = 1 + longest + columns * (0.15 + panel)
-    title = textwrap.fill(title, max(1, int(width / (TITLE_SIZE * LETTER_OF_POINT))))
+    title = textwrap.fill(title, max(1, int(width / (TITLE_SIZE * LETTER_PER_POINT))))
     height = 0.5 + 0.2 * title.count("\n") + rows * (0.35 + longest + CELL * len(target))
     if width * height * DPI**2 > MOST_PIXELS:
         raise UserError(
-            f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces make a picture of {width * DPI:,.0f} x "
-            f"{height * DPI:,.0f} pixels, too many to be shown; that takes a shorter sentence")
-    how: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
-    figure = _figure(width, height)
+            f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces: a picture of {width * DPI:,.0f} x "
+            f"{height * DPI:,.0f} pixels is too large. Choose a shorter sentence.")
+    style: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
-    for number, (name, weights) in enumerate(panels.items()):
-        axes = grid[number // columns][number % columns]
+    for number, (axes, (name, weights)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
         image = axes.imshow(weights.float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_xticks(range(len(source)), source, rotation=90, **how)
+        axes.set_xticks(range(len(source)), source, rotation=90, **style)
+        axes.set_yticks([])
         if number % columns == 0:
-            axes.set_yticks(range(len(target)), target, **how)
-        else:
-            axes.set_yticks([])
+            axes.set_yticks(range(len(target)), target, **style)
         axes.set_title(name, fontsize=PANEL_TITLE_SIZE)
     bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
     bar.ax.tick_params(labelsize=LABEL_SIZE)
@@ -116,44 +112,38 @@ def draw_attention(
 
 
 def undrawn(texts: Iterable[str]) -> str:
-    """The characters that no installed font has: labels show their code points instead."""
-    return "".join(sorted(_fonts(*texts)[1]))
+    """Return the characters that no installed font has: labels show their code points instead."""
+    return "".join(sorted(_fonts("".join(texts))[1]))
 
 
 def _drawable(texts: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Families to draw texts in, and the texts, with code points for characters that no installed font has."""
-    families, missing = _fonts(*texts)
+    """Return font families to draw texts in, and the texts, with code points for characters that no font has."""
+    families, missing = _fonts("".join(texts))
     codes = str.maketrans({character: f"U+{ord(character):04X} " for character in missing})
     return families, [text.translate(codes).strip() for text in texts]
 
 
-def _fonts(*texts: str) -> tuple[list[str], set[str]]:
-    """Families that together have the characters of some texts, and the characters that none has."""
-    families, missing = ["DejaVu Sans"], set("".join(texts))
+def _fonts(text: str) -> tuple[list[str], set[str]]:
+    """Return families that together have the characters of a text, and the characters that none has."""
+    families, missing = {"DejaVu Sans": None}, set(text)  # matplotlib's own first
     regular = [font for font in fontManager.ttflist if font.style == "normal" and font.weight == 400]
-    for font in sorted(regular, key=lambda font: font.name != families[0]):  # matplotlib's own first
+    for font in sorted(regular, key=lambda font: font.name not in families):
         if missing and not font.name.startswith("Last Resort"):  # which has a box for every character
-            found = missing & _characters(font.fname)
-            families += [font.name] * bool(found)
+            if found := missing & _characters(font.fname):
+                families[font.name] = None
             missing -= found
-    return list(dict.fromkeys(families)), missing
+    return list(families), missing
 
 
 @cache
 def _characters(file: str) -> frozenset[str]:
     try:
         return frozenset(map(chr, FT2Font(file).get_charmap()))
-    except (OSError, RuntimeError):  # matplotlib's list of fonts is older than the machine's
+    except (OSError, RuntimeError):  # matplotlib's list of fonts is outdated
         return frozenset()
 
 
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _dress(axes: Axes, title: str) -> None:
+def _style(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=10, loc="left")
     axes.tick_params(labelsize=8)
     axes.grid(axis="y", alpha=0.3)

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from translator.config.options import RunConfig
 from translator.data.batching import Batch, BatchSource, empty_batch
+from translator.data.preparation import Corpus
 from translator.data.stream import WindowSource
 from translator.runs.training_state import TrainingState
 from translator.runtime.distributed import own_items, world_size
 
 # Sentences of an update that are named.
 NAMED_SENTENCES = 5
+
+
+def batches_of(config: RunConfig, corpus: Corpus) -> BatchSource | WindowSource:
+    """Build the source of batches that the options ask for."""
+    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+    options: dict[str, Any] = {
+        "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed,
+        "sampling": config.tokenizer.sampling}
+    if config.data.window is None:
+        return BatchSource(corpus.train, tokenizers, **options)
+    return WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
 
 
 class BatchCursor:

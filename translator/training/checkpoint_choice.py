@@ -40,9 +40,12 @@ def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: f
     return min(1.0, max(done))
 
 
-def out_of_patience(validations: Sequence[Validation], train: TrainConfig) -> bool:
-    """Return whether the last `train.patience` validations brought no better metric."""
-    if train.patience is None or not validations:
-        return False
-    best = ranked(validations, train)[0]["update"]
-    return sum(v["update"] > best for v in validations) >= train.patience
+def stop_reason(train: TrainConfig, fraction: float, validations: Sequence[Validation]) -> str:
+    """Return why training is over; empty while it is not."""
+    if fraction >= 1:
+        return "the limit set in train.max_epochs, train.max_updates or train.max_minutes"
+    if train.patience is not None and validations:
+        best = ranked(validations, train)[0]["update"]
+        if sum(v["update"] > best for v in validations) >= train.patience:
+            return f"no better {train.metric} in {train.patience} validations"
+    return ""

@@ -11,14 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 
 from translator.config.options import RunConfig
-from translator.data.batching import BatchSource
 from translator.data.preparation import Corpus
-from translator.data.stream import WindowSource
 from translator.metrics.scores import better
 from translator.model.transformer import Transformer
 from translator.model.weights import load_into, weights_of
@@ -37,8 +34,8 @@ from translator.runtime.distributed import (
 from translator.runtime.errors import UserError
 from translator.runtime.memory import advise_when_out_of_memory, give_back_freed_memory
 from translator.runtime.signals import Interrupted, Interruption
-from translator.training.batch_cursor import BatchCursor
-from translator.training.checkpoint_choice import fraction_done, out_of_patience, ranked, to_average, to_keep
+from translator.training.batch_cursor import BatchCursor, batches_of
+from translator.training.checkpoint_choice import fraction_done, ranked, stop_reason, to_average, to_keep
 from translator.training.measurements import Measurements
 from translator.training.optimizers import WeightAverage, learning_rate
 from translator.training.updater import Step, Updater
@@ -64,16 +61,10 @@ class Trainer:
     """Train `model` on a corpus in a run folder, from its newest checkpoint if there is one."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        folder: RunFolder,
-        corpus: Corpus,
-        model: Transformer,
-        translate: Translate,
-        *,
+        self, config: RunConfig, folder: RunFolder, corpus: Corpus, model: Transformer, translate: Translate, *,
         precision: Precision,
     ) -> None:
-        """`translate`: source sentences to translations, by `model` as it stands. `model` is on its device already."""
+        """`model`: on its device. `translate`: source sentences to translations, by `model` as it stands."""
         self.config = config
         self.folder, self.checkpoints = folder, folder.checkpoints
         self.corpus = corpus
@@ -85,7 +76,7 @@ class Trainer:
             max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
-        self.batches = _batches_of(config, corpus)
+        self.batches = batches_of(config, corpus)
         self.cursor = BatchCursor(self.batches, self.state, batches_of_update=config.train.batches_of_update)
         self._interruption = Interruption()
         self._trained: Weights | None = None  # the weights that are trained, while the model has others
@@ -126,7 +117,7 @@ class Trainer:
             if self._validation_due():  # first: a run stopped before its validation takes it up here
                 self._validate()
                 continue  # the processes agree on the time it took
-            if reason := self._stop_reason():
+            if reason := stop_reason(self.config.train, self._fraction(), self.state.validations):
                 return self._finish(reason)
             with self._interruption.put_off():
                 self._update()
@@ -175,19 +166,9 @@ class Trainer:
             f"{max(self.checkpoints.resumable(), default=0):,} in {self.checkpoints.path}. Try under another name= with a "
             "lower optim.lr or a longer optim.warmup_updates.")
 
-    # When to stop
-
     def _fraction(self) -> float:
         return fraction_done(
             self.config.train, epochs=self.cursor.epochs, updates=self.state.update, minutes=self.state.seconds / 60)
-
-    def _stop_reason(self) -> str:
-        """Return why training is over; empty while it is not."""
-        if self._fraction() >= 1:
-            return "the limit set in train.max_epochs, train.max_updates or train.max_minutes"
-        if out_of_patience(self.state.validations, self.config.train):
-            return f"no better {self.config.train.metric} in {self.config.train.patience} validations"
-        return ""
 
     def _validation_due(self) -> bool:
         update = self.state.update
@@ -305,16 +286,6 @@ class Trainer:
             self.updater.scaler.load_state_dict(self.state.scaler)
         except (ValueError, IndexError, KeyError) as error:
             raise UserError(f"{path}: update {update:,} was saved by a training with other options: {error}") from error
-
-
-def _batches_of(config: RunConfig, corpus: Corpus) -> BatchSource | WindowSource:
-    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    options: dict[str, Any] = {
-        "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed,
-        "sampling": config.tokenizer.sampling}
-    if config.data.window is None:
-        return BatchSource(corpus.train, tokenizers, **options)
-    return WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

@@ -42,15 +42,6 @@ class Unlogged:
     nll: float = 0.0  # of all tokens
     padding: float = 0.0  # each update's fraction
 
-    def add(self, *, tokens: int, seconds: float, loss: float, nll: float, padding: float) -> None:
-        """Add an update; its losses are per token."""
-        self.updates += 1
-        self.tokens += tokens
-        self.seconds += seconds
-        self.loss += loss * tokens
-        self.nll += nll * tokens
-        self.padding += padding
-
 
 @dataclass(frozen=True)
 class Outcome:

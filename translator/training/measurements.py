@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from translator.data.batching import Batch
 from translator.runs.run_folder import RunFolder
@@ -12,8 +12,14 @@ from translator.runs.tensorboard import Tracker
 from translator.runs.training_state import TrainingState, Unlogged
 from translator.runtime.console import Progress, log
 from translator.runtime.distributed import is_main_process
-from translator.training.divergence import Divergence
 from translator.training.updater import Step
+
+# Weight of the newest loss in the moving average that a divergence is seen by.
+NEWEST = 0.1
+# A loss this many times the lowest average is far above it.
+FAR = 1.5
+# Far losses in a row until the warning.
+PATIENCE = 20
 
 
 class Measurements:
@@ -29,8 +35,13 @@ class Measurements:
 
     def add(self, step: Step, batches: Sequence[Batch], seconds: float) -> None:
         """Count an update towards the next line."""
-        padding = sum(batch.padding for batch in batches) / len(batches)
-        self._unlogged.add(tokens=step.tokens, seconds=seconds, loss=step.loss, nll=step.nll, padding=padding)
+        sums = self._unlogged
+        sums.updates += 1
+        sums.tokens += step.tokens
+        sums.seconds += seconds
+        sums.loss += step.loss * step.tokens
+        sums.nll += step.nll * step.tokens
+        sums.padding += sum(batch.padding for batch in batches) / len(batches)
 
     def write(self, step: Step, state: TrainingState, *, epochs: float, unit: str, done: float, fp16: bool) -> None:
         """Write the means since the line before, with the last update's gradient norm and learning rate."""
@@ -60,3 +71,22 @@ class Measurements:
         self._progress.close()
         if self.tracker is not None:
             self.tracker.close()
+
+
+@dataclass
+class Divergence:
+    """Watches the losses of a training as they are logged."""
+
+    level: float | None = None  # moving average
+    lowest: float | None = None  # of the averages
+    far: int = 0  # losses in a row that were far above it
+
+    def warning(self, loss: float) -> str:
+        """Return a warning if this loss is the 20th in a row far above the lowest level; else an empty text."""
+        self.level = loss if self.level is None else self.level + NEWEST * (loss - self.level)
+        self.lowest = self.level if self.lowest is None else min(self.lowest, self.level)
+        self.far = self.far + 1 if loss > FAR * self.lowest else 0
+        if self.far != PATIENCE:
+            return ""
+        return (f"the loss, {loss:.3f}, has long been far above its lowest level, {self.lowest:.3f}: the training diverges. "
+                "Stop it and try under another name= with a lower optim.lr or a longer optim.warmup_updates")

@@ -41,7 +41,7 @@ from translator.runtime.signals import Interrupted
 from translator.text.tokenizer import Tokenizer
 from translator.training.batch_fitting import fitting_batch_tokens
 from translator.training.checkpoint_choice import to_average
-from translator.training.divergence import Divergence
+from translator.training.measurements import Divergence
 from translator.training.optimizers import state_tensors
 from translator.training.plan import time_update, validation_interval
 from translator.training.trainer import Trainer, new_model

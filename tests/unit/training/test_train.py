@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from tests.conftest import PAIRS, TINY, run_config, write_pairs
+from tests.support.configurations import TINY, run_config
+from tests.support.corpora import PAIRS, write_pairs
 from translator import Translator, train
 from translator.runtime.errors import UserError
 

@@ -1,4 +1,4 @@
-"""Translate a test set, score it, write the report."""
+"""Translate a test set, score it, compare systems, write the results."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
+from translator.config.commands import EvaluateConfig
 from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
+from translator.evaluation.held_out import language_of, load_test_set, require_comparable, sources_for, warn_of_learned
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator, as_line
 from translator.metrics.scores import METRICS, LengthScore, Score, metrics_for, score, scores_by_length, sentence_scores
 from translator.metrics.significance import Comparison, paired_bootstrap
-from translator.runtime.atomic_files import write_text
+from translator.runs.run_folder import RunFolder, chosen_runs
+from translator.runtime.atomic_files import require_no_link, require_writable, write_text
 from translator.runtime.errors import UserError
 
 
@@ -28,68 +30,100 @@ class Evaluation:
     """A scored test set. Every text is one line, as in the files that `save` writes."""
 
     sources: list[str]
+    untagged: list[str]  # the same without language tags
     references: list[str]
-    hypotheses: list[str]
     translations: list[Translation]
     scores: dict[str, Score]
     by_length: list[LengthScore]
     search: SearchConfig
     language: str  # of references and hypotheses
-    seconds: float  # that the translations took
+    seconds: float  # of translation
+
+    @property
+    def hypotheses(self) -> list[str]:
+        return [translation.text for translation in self.translations]
 
     @property
     def hit_limit(self) -> float:
-        """Share of outputs that ended only because they had reached the longest length allowed."""
+        """Share of outputs that ended only because they reached the length limit."""
         return sum(translation.hit_limit for translation in self.translations) / len(self.translations)
 
     @property
     def refused(self) -> int:
-        """How many sources were not translated; their outputs are empty, and scored so."""
+        """Number of sources that were not translated; their outputs are empty, and scored so."""
         return sum(bool(translation.refused) for translation in self.translations)
 
     def worst(self, count: int) -> list[tuple[float, str, str, str]]:
-        """The (chrF, source, hypothesis, reference) of the sentences with the lowest sentence chrF."""
+        """Return (chrF, source, hypothesis, reference) of the sentences with the lowest sentence chrF."""
         rows = zip(self.sources, self.hypotheses, self.references, strict=True)
         return sorted((sentence_scores("chrf", [h], r)[0], s, h, r) for s, h, r in rows)[:count]
+
+    def texts(self) -> dict[str, str]:
+        """Return the content of the text files by their names."""
+        texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
+        return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
 
     def save(self, folder: Path) -> None:
         """Write source.txt, reference.txt, hypothesis.txt and scores.json.
 
-        `sacrebleu reference.txt -i hypothesis.txt` prints the same scores; of a language without spaces between words it takes
-        what the signatures name, such as `--tokenize zh`.
+        `sacrebleu reference.txt -i hypothesis.txt` prints the same scores; for a language without spaces between words, with
+        the options that the signatures name, such as `--tokenize zh`.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in self._texts().items():
+        for name, text in self.texts().items():
             write_text(folder / name, text)
-        write_text(folder / "scores.json", json.dumps(self._as_json(), ensure_ascii=False, indent=1) + "\n")
-
-    def beside_others(self, folder: Path) -> Path:
-        """`folder`, or where that holds other sentences, as of another file of the same name, the first of folder-2, -3..."""
-        texts = self._texts()
-
-        def vacant(candidate: Path) -> bool:
-            held = ((candidate / name, texts[name].encode()) for name in ("source.txt", "reference.txt"))
-            return all(not file.is_file() or file.read_bytes() == ours for file, ours in held)
-
-        numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-        return next(candidate for candidate in itertools.chain([folder], numbered) if vacant(candidate))
-
-    def _texts(self) -> dict[str, str]:
-        texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
-        return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
-
-    def _as_json(self) -> dict[str, Any]:
-        return {
+        figures = {
             "sentences": len(self.sources), "refused": self.refused, "hit_limit": self.hit_limit,
             "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
             "by_length": [dataclasses.asdict(part) for part in self.by_length],
             "search": dataclasses.asdict(self.search)}
+        write_text(folder / "scores.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
+
+    def vacant_folder(self, folder: Path) -> Path:
+        """Return `folder`, or the first of folder-2, folder-3... if it holds an evaluation of other sentences."""
+        texts = self.texts()
+        numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+        for candidate in itertools.chain([folder], numbered):
+            files = ((candidate / name, texts[name].encode()) for name in ("source.txt", "reference.txt"))
+            if all(not file.is_file() or file.read_bytes() == content for file, content in files):
+                break
+        return candidate
+
+
+def evaluate_runs(config: EvaluateConfig) -> None:
+    """Score a run, or several that translate together, against other runs if asked; print and save the results."""
+    runs = chosen_runs(config.run, config.runs)
+    teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
+    everybody = [run for team in teams for run in team]
+    require_comparable(everybody, config.direction)
+    name, sources, references = load_test_set(config, runs[0])
+    if config.source_file is None:
+        warn_of_learned(everybody, runs[0], config.split, sources, references)
+    language = language_of(RunFolder(runs[0]), config.direction) or config.search.language or ""
+    # Everything that may fail comes before the first sentence.
+    folders = [require_no_link(runs[0] / _folder_name(name, team, own=team is runs)) for team in teams]
+    require_writable(runs[0])
+    translators = [Translator(*team, device=config.device, precision=config.precision) for team in teams]
+    systems: list[tuple[str, Evaluation]] = []
+    for team, translator, folder in zip(teams, translators, folders, strict=True):
+        evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
+        label = " + ".join(map(str, team))
+        if config.source_file is not None:  # files may share a name, splits of a run do not
+            folder = evaluation.vacant_folder(folder)
+        try:
+            evaluation.save(folder)
+        finally:  # print even if the disk is full
+            print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
+        print(f"written to {folder}")
+        systems.append((label, evaluation))
+    if config.against:
+        print(describe_comparison(compare(systems)))
 
 
 def evaluate(
     translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig, language: str
 ) -> Evaluation:
-    """Translate `sources` to `language` and score the outputs against `references`, one of each a line."""
+    """Translate `sources` to `language` and score the outputs against `references`, one for each source."""
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [as_line(text) for text in sources], [as_line(text) for text in references]
@@ -100,15 +134,14 @@ def evaluate(
     if all(translation.refused not in ("", ONLY_EMPTY) for translation in translations):
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
-    texts = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]
+    untagged = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]
     return Evaluation(
-        sources, references, hypotheses, translations,
-        score(metrics_for(references, language), texts, hypotheses, references),
-        scores_by_length(texts, hypotheses, references, language), search, language, seconds)
+        sources, untagged, references, translations, score(metrics_for(references, language), untagged, hypotheses, references),
+        scores_by_length(untagged, hypotheses, references, language), search, language, seconds)
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
-    """An evaluation in words and aligned figures."""
+    """Return an evaluation as text with aligned figures."""
     lines = [f"{len(evaluation.sources):,} sentences"]
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     lines += [
@@ -129,18 +162,24 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
 
 
 def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
-    """Paired bootstrap of several systems' outputs for the same sentences against the first system's."""
+    """Compare several systems' outputs for the same sentences with the first system's, by paired bootstrap."""
     first = systems[0][1]
     metrics = metrics_for(first.references, first.language).values()
     return paired_bootstrap(
-        metrics, [(name, evaluation.hypotheses) for name, evaluation in systems], first.sources, first.references)
+        metrics, [(name, evaluation.hypotheses) for name, evaluation in systems], first.untagged, first.references)
 
 
 def describe_comparison(comparisons: Sequence[Comparison]) -> str:
-    """A comparison as a table; p is the probability of a difference this large by chance alone."""
+    """Return a comparison as a table; p is the probability of a difference this large by chance only."""
     width = max(len(row.system) for row in comparisons)
     lines = ["paired bootstrap against the first:"]
     for row in comparisons:
         p = "baseline" if row.p_value is None else f"p = {row.p_value:.4f}"
         lines += [f"  {row.metric:5}  {row.system:{width}}  {row.value:6.2f}  ({row.mean:.2f} ± {row.interval:.2f})  {p}"]
     return "\n".join(lines)
+
+
+def _folder_name(name: str, team: Sequence[Path], *, own: bool) -> str:
+    """Name the folder of an evaluation in the first run: a rival's is there too, so as not to mix with its own scores."""
+    others = "-".join(run.resolve().name for run in (team[1:] if own else team))
+    return f"evaluation-{name}" + (f"-{'with' if own else 'of'}-{others}" if others else "")

@@ -1,12 +1,10 @@
-"""A page about a run: what it learned from, how it got there, and how well it translates.
-
-`report.html.jinja` has the page's words and looks.
-"""
+"""Page about a run: its data, its training and its translations. `report.html.jinja` has the words and the style."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -25,8 +23,8 @@ from translator.evaluation.held_out import held_out, language_of, require_compar
 from translator.inference.line_formats import Line, notices
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
-from translator.metrics.scores import METRICS, Score, sentence_scores
-from translator.metrics.significance import BOOTSTRAP_SAMPLES, Comparison
+from translator.metrics.scores import METRICS, sentence_scores
+from translator.metrics.significance import BOOTSTRAP_SAMPLES
 from translator.runs.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
@@ -39,7 +37,7 @@ from translator.runtime.errors import UserError
 
 PAGE = "report.html"
 CURVES, BY_LENGTH = "curves.png", "by-length.png"
-# Attention is shown of the first so many sentences that have no more tokens than this, and nor has their output.
+# Sentences whose attention is drawn, and the most tokens that such a sentence and its output have.
 MAPS, MAP_TOKENS = 3, 32
 UNKNOWN = "–"
 # What data_report.json counts in every split.
@@ -48,7 +46,7 @@ COUNTS = ("read", "kept", "source_tokens", "target_tokens")
 
 @dataclass(frozen=True)
 class Run:
-    """A run, and what can be learned of it."""
+    """A run, and what is known of it."""
 
     name: str
     folder: RunFolder
@@ -57,14 +55,14 @@ class Run:
     unreadable: int  # lines of measurements
     state: TrainingState | None  # of its newest checkpoint
     outcome: Outcome | None
-    parameters: int | None
-    translator: Translator | None
-    evaluation: Evaluation | None
-    trouble: str  # why it was not evaluated
+    parameters: int | None = None
+    translator: Translator | None = None
+    evaluation: Evaluation | None = None
+    trouble: str = ""  # why it was not evaluated
 
     @property
     def training_speed(self) -> float | None:
-        """Target tokens a second: the median of what was measured."""
+        """Target tokens a second, the median of the measurements."""
         measured = [value for _, value in self.history.get("train/tokens_per_second", ())]
         return statistics.median(measured) if measured else None
 
@@ -75,65 +73,13 @@ class Run:
 
     @property
     def written(self) -> datetime | None:
-        """When its weights were."""
+        """When its weights were written."""
         weights = self.folder.model_file
         return datetime.fromtimestamp(weights.stat().st_mtime) if weights.is_file() else None
 
 
-@dataclass(frozen=True)
-class ScoreRow:
-    """A score of this run, and of the other, each with its 95 % interval."""
-
-    score: Score
-    lower_is_better: bool
-    own: Comparison
-    other: Comparison | None
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a run made of a sentence."""
-
-    text: str
-    chrf: float
-    notices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Example:
-    """A sentence, and what this run made of it, and the other."""
-
-    source: str
-    reference: str
-    outputs: tuple[Output, ...]
-
-    @property
-    def chrf(self) -> float:
-        return self.outputs[0].chrf
-
-    @property
-    def exact(self) -> bool:
-        return self.outputs[0].text == self.reference
-
-    @property
-    def gain(self) -> float:
-        return self.chrf - self.outputs[-1].chrf
-
-
-@dataclass(frozen=True)
-class Map:
-    """A picture of what the pieces of an output attended to."""
-
-    source: str
-    output: str
-    file: str
-    picture: bytes
-    width: float  # inches
-    undrawn: str  # characters of which it shows but the codes
-
-
 def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
-    """Write the page about a run to `folder`, and its pictures beside it; the page's file."""
+    """Write the page about a run to `folder`, and its pictures beside it; return the page's file."""
     device = resolve_device(options.device)
     precision = Precision.resolve(options.precision, device).value
     options = dataclasses.replace(options, precision=precision)  # type: ignore[arg-type]  # a name of the Literal
@@ -144,20 +90,18 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     run, *others = runs = [examine(path, RunFolder(own), options) for path in paths]
     if len({run.name for run in runs}) < len(runs):
         run, *others = runs = [dataclasses.replace(run, name=str(run.folder.path)) for run in runs]
-    names = [run.name for run in runs]
     evaluations = [run.evaluation for run in runs if run.evaluation] if run.evaluation else []
-    maps = list(maps_of(run))
-    pictures = {map.file: map.picture for map in maps}
+    maps = list(attention_maps(run))
+    pictures = {map["file"]: map["picture"] for map in maps}
     if run.history:
         pictures[CURVES] = png(draw_curves({run.name: run.history for run in runs}))
     if evaluations:
-        by_length = [evaluation.by_length for evaluation in evaluations]
-        pictures[BY_LENGTH] = png(draw_scores_by_length(dict(zip(names, by_length, strict=False))))
-    sentences = sorted(examples(evaluations), key=lambda example: (example.chrf, len(example.source)))
+        pictures[BY_LENGTH] = png(draw_scores_by_length(
+            {run.name: evaluation.by_length for run, evaluation in zip(runs, evaluations, strict=False)}))
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
-        scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder), environment=environment(device),
-        samples=BOOTSTRAP_SAMPLES, configuration=[by_dotted_name(run.config) for run in runs])
+        scores=score_rows(evaluations), sentences=examples(evaluations), splits=splits_of(run.folder),
+        environment=environment(device), samples=BOOTSTRAP_SAMPLES, configuration=[by_dotted_name(run.config) for run in runs])
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
@@ -167,33 +111,31 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
 
 
 def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
-    """What can be learned of a run, evaluated on the data of `own`; what cannot is left out."""
+    """Collect what is known of a run, evaluated on the data of `own`; what is missing is left out."""
     folder = RunFolder(path)
     config = folder.load_config()
     history, unreadable = read_history(folder.metrics_file)
-    parameters = translator = evaluation = None
-    trouble = ""
+    run = Run(
+        path.resolve().name, folder, config, history, unreadable, newest_state(folder, config),
+        outcome_of(folder.load_outcome()))
     try:
-        parameters = sum(weight.numel() for weight in folder.load_weights().values())
+        run = dataclasses.replace(run, parameters=sum(weight.numel() for weight in folder.load_weights().values()))
         translator = Translator(path, device=options.device, precision=options.precision)
         sources, references = held_out(own, options.split, options.direction)
         if not sources:
             raise UserError(f"{options.split} has no sentences")
     except UserError as error:
-        trouble = str(error)
-        log(f"warning: {path} was not evaluated: {trouble}")
-    else:  # what goes wrong from here on is the options' fault
-        warn_of_learned([path], own.path, options.split, sources, references)
-        evaluation = evaluate(
-            translator, sources_for(path, sources, options.direction), references, options.search,
-            language_of(own, options.direction))
-    return Run(
-        path.resolve().name, folder, config, history, unreadable, newest_state(folder, config),
-        outcome_of(folder.load_outcome()), parameters, translator, evaluation, trouble)
+        log(f"warning: {path} was not evaluated: {error}")
+        return dataclasses.replace(run, trouble=str(error))
+    warn_of_learned([path], own.path, options.split, sources, references)
+    evaluation = evaluate(
+        translator, sources_for(path, sources, options.direction), references, options.search,
+        language_of(own, options.direction))
+    return dataclasses.replace(run, translator=translator, evaluation=evaluation)
 
 
 def newest_state(folder: RunFolder, config: RunConfig) -> TrainingState | None:
-    """Where training stood when it was last saved; None where no checkpoint tells."""
+    """Return the state of training at the newest readable checkpoint."""
     for update in folder.checkpoints.resumable():
         try:
             return state_of(folder.checkpoints.load_state(update), folder.checkpoints.path, config.train.metric)
@@ -202,63 +144,63 @@ def newest_state(folder: RunFolder, config: RunConfig) -> TrainingState | None:
     return None
 
 
-def score_rows(evaluations: Sequence[Evaluation]) -> list[ScoreRow]:
-    """Each score of this run's evaluation, the first, and of the other's, with confidence and significance."""
+def score_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """Return each score of this run's evaluation, the first, with its confidence, the other's, and significance."""
     if not evaluations:
         return []
     baseline_first = reversed([(str(number), evaluation) for number, evaluation in enumerate(evaluations)])
     compared = {(row.metric, row.system): row for row in compare(list(baseline_first))}
     return [
-        ScoreRow(score, METRICS[name].lower_is_better, compared[score.name, "0"], compared.get((score.name, "1")))
+        {"score": score, "lower_is_better": METRICS[name].lower_is_better, "own": compared[score.name, "0"],
+         "other": compared.get((score.name, "1"))}
         for name, score in evaluations[0].scores.items()]
 
 
-def examples(evaluations: Sequence[Evaluation]) -> Iterator[Example]:
-    """Every sentence with its outputs."""
+def examples(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """Return every sentence with its outputs, the worst by chrF first."""
+    sentences: list[dict[str, Any]] = []
     for number in range(len(evaluations[0].sources) if evaluations else 0):
         source, reference = evaluations[0].sources[number], evaluations[0].references[number]
         translations = [evaluation.translations[number] for evaluation in evaluations]
         scores = sentence_scores("chrf", [translation.text for translation in translations], reference)
-        yield Example(source, reference, tuple(
-            Output(translation.text, score, tuple(notices(Line(Request(source)), translation)))
-            for translation, score in zip(translations, scores, strict=True)))
+        outputs = [
+            {"text": translation.text, "chrf": score, "notices": notices(Line(Request(source)), translation)}
+            for translation, score in zip(translations, scores, strict=True)]
+        sentences.append({
+            "source": source, "reference": reference, "outputs": outputs, "chrf": scores[0], "gain": scores[0] - scores[-1],
+            "exact": translations[0].text == reference})
+    return sorted(sentences, key=lambda example: (example["chrf"], len(example["source"])))
 
 
-def maps_of(run: Run) -> Iterator[Map]:
+def attention_maps(run: Run) -> Iterator[dict[str, Any]]:
     """Draw the attention that aligns pieces, for the first sentences that are short enough."""
     if run.translator is None or run.evaluation is None:
         return
     tokenizers = run.translator.source_tokenizer, run.translator.target_tokenizer
-    shown = 0
-    for text, translation in zip(run.evaluation.sources, run.evaluation.translations, strict=True):
-        if shown == MAPS:
-            return
-        if translation.sentences > 1 or not translation.hypotheses:
-            continue
+    one_sentence = (
+        (text, translation) for text, translation in zip(run.evaluation.sources, run.evaluation.translations, strict=True)
+        if translation.sentences <= 1 and translation.hypotheses and max(map(len, translation.pairs[0])) <= MAP_TOKENS)
+    for number, (text, translation) in enumerate(itertools.islice(one_sentence, MAPS), start=1):
         [pair] = translation.pairs
-        if max(map(len, pair)) > MAP_TOKENS:
-            continue
-        shown += 1
         [rating] = run.translator.rate([pair], run.translator.search)
         source, target = (tokenizer.pieces(ids) for tokenizer, ids in zip(tokenizers, pair, strict=True))
         figure = draw_attention({"": rating.attention}, source, target, columns=1)
-        yield Map(
-            text, translation.text, f"attention-{shown}.png", png(figure), figure.get_figwidth(), undrawn([*source, *target]))
+        yield {
+            "source": text, "output": translation.text, "file": f"attention-{number}.png", "picture": png(figure),
+            "width": figure.get_figwidth(), "undrawn": undrawn([*source, *target])}  # inches; characters shown as their codes
 
 
 def splits_of(folder: RunFolder) -> dict[str, Any]:
-    """What data_report.json tells of each split; nothing where it has not the form that training writes."""
+    """Return the counts of data_report.json by split; nothing if it is not in the form that training writes."""
     splits = folder.load_report().get("splits")
-    if not isinstance(splits, dict) or not all(isinstance(counts, dict) for counts in splits.values()):
-        return {}
-    told = all(
-        isinstance(counts.get("dropped"), dict) and all(isinstance(counts.get(name), int) for name in COUNTS)
-        for counts in splits.values())
-    return splits if told else {}
+    well_formed = isinstance(splits, dict) and all(
+        isinstance(counts, dict) and isinstance(counts.get("dropped"), dict)
+        and all(isinstance(counts.get(name), int) for name in COUNTS) for counts in splits.values())
+    return dict(splits) if splits and well_formed else {}
 
 
 def render(**content: Any) -> str:
-    """The page as HTML: what it shows is text, whatever it looks like."""
+    """Return the page as HTML; everything shown is escaped."""
     templates = Environment(
         loader=PackageLoader("translator.evaluation", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True)
@@ -269,5 +211,5 @@ def render(**content: Any) -> str:
 
 
 def number(value: Any, digits: int = 0) -> str:
-    """A figure with its thousands apart; a dash for what is none."""
+    """Format a figure; anything else is a dash."""
     return f"{value:,.{digits}f}" if isinstance(value, int | float) else UNKNOWN

@@ -208,7 +208,7 @@ def test_a_rival_that_was_trained_on_these_sentences_is_told_of(script, run_fold
     assert not "".join(capsys.readouterr())
     train.unlink()
     warn_of_learned(runs, runs[0], "test", *pairs[runs[0]])
-    assert "cannot be told" in "".join(capsys.readouterr())
+    assert "is unknown: " in "".join(capsys.readouterr())
 
 
 def test_the_words_of_the_language_are_counted(script, run_folder, files, tmp_path):

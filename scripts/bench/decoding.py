@@ -34,9 +34,8 @@ from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 
 PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
+ONE_BY_ONE = 100  # sentences
 BEAM_SIZES = (1, 5)  # greedy, and the search that most publish
-MODES = ("batch_file", "one_by_one")
-ONE_BY_ONE = 100  # sentences, on one thread
 # What each program's exporter is asked to write, by device, program and name of the weights.
 EXPORTS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "cpu": {
@@ -57,7 +56,7 @@ class Own:
     job: Job
 
     @contextmanager
-    def started(self, beam_size: int, *, workers: int, mode: str) -> Iterator[Translate]:
+    def started(self, beam_size: int, *, workers: int, one_by_one: bool) -> Iterator[Translate]:
         """Load the weights, to translate on so many cores."""
         torch.set_num_threads(workers)
         tune_cpu()
@@ -85,13 +84,13 @@ class Exported:
     decodings: dict[int, Decoding]  # by beam size
 
     @contextmanager
-    def started(self, beam_size: int, *, workers: int, mode: str) -> Iterator[Translate]:
+    def started(self, beam_size: int, *, workers: int, one_by_one: bool) -> Iterator[Translate]:
         """Load the weights, to translate on so many threads."""
         # The fastest of 32, 64 and 128 on two cores of an AMD Zen 3; on a GPU only 512 was tried.
         best = 512 if self.device == "cuda" else 32 if (self.program, beam_size) == ("huggingface", 5) else 128
         yield module_of(self.program).decoder(
             self.folder, self.decodings[beam_size], device=self.device, threads=workers,
-            batch_size=1 if mode == "one_by_one" else best)
+            batch_size=1 if one_by_one else best)
 
 
 System = Own | Exported
@@ -103,7 +102,7 @@ def measure_decoding(
 ) -> Figures:
     """Translate the first test sentences of a run with every system in turn; medians of `repeats` rounds.
 
-    A file is translated at once, by as many processes or threads as there are workers; ONE_BY_ONE sentences each on its own.
+    As a file, on as many cores as there are workers, and one by one on one thread.
     `alike`: how many texts equal those of the first precision. UserError for a search that cannot be compared.
     """
     measured = expressible(search, 5) if programs else dataclasses.replace(search.plain(5), shortlist=search.shortlist)
@@ -119,23 +118,21 @@ def measure_decoding(
     test = load_split(data_of(folder), "test")[:sentences]
     sources, references = list(test["source"]), list(test["target"])
     bleu = {"bleu": METRICS["bleu"](folder.load_config().data.language)}
-    figures: Figures = defaultdict(dict)
+    rates: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    texts: dict[str, dict[str, list[str]]] = defaultdict(dict)
     with TemporaryDirectory() as exports:
         systems |= export(run, measured, Path(exports), device, programs)
-        for beam_size, mode in itertools.product(BEAM_SIZES, MODES):
-            count = min(len(sources), ONE_BY_ONE) if mode == "one_by_one" else len(sources)
-            rates: dict[str, list[float]] = defaultdict(list)
-            texts: dict[str, list[str]] = {}
-            for _, (name, system) in itertools.product(range(repeats), systems.items()):
-                rate, texts[name] = in_fresh_process(
-                    time_system, system, sources[:count], beam_size, workers=workers, mode=mode)
-                rates[name].append(rate)
-                log(f"beam {beam_size} {mode.replace('_', ' '):<10}  {name:<20} {rate:>9,.1f} sentences/s")
-            for name in systems:
-                figures[name][f"beam_{beam_size}_{mode}"] = {
-                    "sentences_per_second": statistics.median(rates[name]),
-                    "bleu": score(bleu, sources[:count], texts[name], references[:count])["bleu"].value,
-                    "alike": sum(map(operator.eq, texts[name], texts[precisions[0]]))}
+        for _, (name, system) in itertools.product(range(repeats), systems.items()):
+            for setting, (rate, texts[name][setting]) in in_fresh_process(time_system, system, sources, workers).items():
+                rates[name][setting].append(rate)
+                log(f"{name:<20} {setting.replace('_', ' '):<18} {rate:>9,.1f} sentences/s")
+    figures: Figures = defaultdict(dict)
+    for name, setting in itertools.product(systems, texts[precisions[0]]):
+        found = texts[name][setting]
+        figures[name][setting] = {
+            "sentences_per_second": statistics.median(rates[name][setting]),
+            "bleu": score(bleu, sources[: len(found)], found, references[: len(found)])["bleu"].value,
+            "alike": sum(map(operator.eq, found, texts[precisions[0]][setting]))}
     return figures
 
 
@@ -156,14 +153,16 @@ def export(run: Path, search: SearchConfig, folder: Path, device: str, programs:
     return systems
 
 
-def time_system(
-    system: System, sources: Sequence[str], beam_size: int, *, workers: int, mode: str
-) -> tuple[float, list[str]]:
-    """Return sentences a second in a second pass over the sources, and the texts."""
-    groups = [[source] for source in sources] if mode == "one_by_one" else [sources]
-    with system.started(beam_size, workers=1 if mode == "one_by_one" else workers, mode=mode) as translate:
-        for group in groups:
-            translate(group)
-        start = time.perf_counter()
-        texts = [text for group in groups for text in translate(group)]
-        return len(sources) / (time.perf_counter() - start), texts
+def time_system(system: System, sources: Sequence[str], workers: int) -> dict[str, tuple[float, list[str]]]:
+    """Return by setting the sentences a second in a second pass over the sources, and the texts."""
+    figures = {}
+    for beam_size, one_by_one in itertools.product(BEAM_SIZES, (False, True)):
+        groups = [[source] for source in sources[:ONE_BY_ONE]] if one_by_one else [sources]
+        with system.started(beam_size, workers=1 if one_by_one else workers, one_by_one=one_by_one) as translate:
+            for group in groups:
+                translate(group)
+            start = time.perf_counter()
+            texts = [text for group in groups for text in translate(group)]
+            rate = len(texts) / (time.perf_counter() - start)
+        figures[f"beam_{beam_size}_{'one_by_one' if one_by_one else 'batch_file'}"] = rate, texts
+    return figures

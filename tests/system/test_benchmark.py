@@ -43,17 +43,18 @@ class Sleeper:
     """A system that takes so many seconds a sentence."""
 
     @contextmanager
-    def started(self, beam_size: int, *, workers: int, mode: str) -> Iterator[Callable[[Sequence[str]], list[str]]]:
-        yield lambda texts: time.sleep(0.03 * len(texts)) or [f"{mode} {text}" for text in texts]
+    def started(self, beam_size: int, *, workers: int, one_by_one: bool) -> Iterator[Callable[[Sequence[str]], list[str]]]:
+        yield lambda texts: time.sleep(0.03 * len(texts)) or [f"{beam_size} {workers} {text}" for text in texts]
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("mode", decoding.MODES)
-def test_decoding_counts_sentences_a_second(mode):
+def test_decoding_counts_sentences_a_second():
     sleeper: Any = Sleeper()
-    rate, texts = decoding.time_system(sleeper, ["a", "b", "c"], 1, workers=2, mode=mode)
-    assert rate == pytest.approx(1 / 0.03, rel=0.3)
-    assert texts == [f"{mode} {text}" for text in "abc"]
+    figures = decoding.time_system(sleeper, ["a", "b", "c"], 2)
+    assert set(figures) == SETTINGS
+    assert [rate for rate, _ in figures.values()] == pytest.approx([1 / 0.03] * 4, rel=0.3)
+    assert figures["beam_5_batch_file"][1] == ["5 2 a", "5 2 b", "5 2 c"]
+    assert figures["beam_1_one_by_one"][1] == ["1 1 a", "1 1 b", "1 1 c"]
 
 
 @pytest.mark.torture

@@ -15,7 +15,8 @@ import pytest
 import speed
 from training import PHASES
 
-from tests.conftest import PAIRS, assert_user_error, write_pairs
+from tests.support.commands import assert_user_error
+from tests.support.corpora import PAIRS, write_pairs
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",

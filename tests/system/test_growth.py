@@ -11,7 +11,9 @@ import corpus
 import growth
 import pytest
 
-from tests.conftest import PAIRS, ROOT, model_config, run_config, tokenizer_config, write_pairs
+from tests.support.configurations import model_config, run_config, tokenizer_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.paths import ROOT
 from translator.config.options import RunConfig
 
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from tests.conftest import PAIRS, composed, random_model, search_config, write_pairs
+from tests.support.configurations import composed, search_config
+from tests.support.corpora import PAIRS, write_pairs
+from tests.support.models import random_model
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import ReportConfig
 from translator.data.preparation import Corpus

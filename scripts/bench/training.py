@@ -48,7 +48,9 @@ def measure_training(config: RunConfig, *, updates: int, repeats: int, trace: Pa
         tempfile.TemporaryDirectory() as folder,
         closing(Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)) as trainer,
     ):
-        batches = all_batches(trainer)
+        batches = (
+            trainer.batches.batch(epoch, number) for epoch in itertools.count()
+            for number in range(len(trainer.batches.plan(epoch))))
         flops = flops_per_token(trainer, list(itertools.islice(batches, COUNTED_BATCHES)))
         train(trainer, batches, WARM_UP_UPDATES)
         stretches = [train(trainer, batches, updates) for _ in range(repeats)]
@@ -59,13 +61,6 @@ def measure_training(config: RunConfig, *, updates: int, repeats: int, trace: Pa
         figures["products_gflops"] = product_gflops(rows, config.model.d_model, config.model.d_ff, device, precision.dtype)
         figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
         return figures | phase_shares(trainer, batches, trace)
-
-
-def all_batches(trainer: Trainer) -> Iterator[Batch]:
-    """Yield the batches of the run, epoch after epoch."""
-    for epoch in itertools.count():
-        for number in range(len(trainer.batches.plan(epoch))):
-            yield trainer.batches.batch(epoch, number)
 
 
 def train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str, float]:

@@ -134,7 +134,7 @@ def evaluate(
     if all(translation.refused not in ("", ONLY_EMPTY) for translation in translations):
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
-    untagged = [split_tag(source)[1] if translator.source_tokenizer.tags else source for source in sources]
+    untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
     return Evaluation(
         sources, untagged, references, translations, score(metrics_for(references, language), untagged, hypotheses, references),
         scores_by_length(untagged, hypotheses, references, language), search, language, seconds)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from translator.config.languages import split_tag
 from translator.data.batching import Batch, BatchSource
 from translator.data.preparation import Corpus
 from translator.metrics.scores import METRICS, score, validation_metrics
@@ -67,8 +68,9 @@ class Validator:
         loss, nll, tokens = sum_over_processes(loss, nll, tokens)
         sources, references = list(self.corpus.validation["source"]), list(self.corpus.validation["target"])
         translations = gather(self.translate(own_items(sources)))
+        untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
         scores = broadcast_from_main(
-            lambda: score(validation_metrics(self.language, self.metric), sources, translations, references))
+            lambda: score(validation_metrics(self.language, self.metric), untagged, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 

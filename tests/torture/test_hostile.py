@@ -459,7 +459,7 @@ def test_a_column_of_files_is_refused_before_any_is_opened(data, kind):
     os.mkfifo(secret)  # whoever opened it would wait for ever
     files = pa.array([{"bytes": None, "path": str(secret)}], pa.struct({"bytes": pa.binary(), "path": pa.string()}))
     file = parquet(data / "x.parquet", files, {"_type": kind})
-    assert "no text" in refused(lambda: rows(data, path=None, train=str(file)))
+    assert "instead of text" in refused(lambda: rows(data, path=None, train=str(file)))
 
 
 @pytest.mark.parametrize("feature", [

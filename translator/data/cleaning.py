@@ -251,7 +251,7 @@ def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, count
     return pairs
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """Whether it is text that can be written: JSON can spell half of a surrogate pair, which UTF-8 cannot hold."""
     if not isinstance(value, str):
         return False
@@ -264,7 +264,7 @@ def _is_text(value: Any) -> bool:
 
 def textless(source: Any, target: Any) -> str:
     """Why a row has no text on both sides; empty where it has."""
-    if not _is_text(source) or not _is_text(target):
+    if not is_text(source) or not is_text(target):
         return "missing or not text"
     return "" if source.strip() and target.strip() else "empty"
 

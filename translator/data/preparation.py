@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,13 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
-from datasets.arrow_writer import ArrowWriter
 from filelock import FileLock
 
 from translator.config.options import DataConfig, TokenizerConfig
 from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
 from translator.data.fingerprint import identity, is_local, sha256_of
-from translator.data.sources import SPLITS, read
+from translator.data.sources import SPLITS, TEXT, read, write_arrow
 from translator.data.text_files import require_file
 from translator.runtime.atomic_files import read_plain, sync, take_place
 from translator.runtime.errors import UserError, one_line
@@ -53,7 +52,6 @@ SUMS = "SHA256SUMS"
 REBUILD = "Remove this folder; the next start rebuilds it"
 
 SIDES = ("source", "target")
-TEXT = Features({"source": Value("string"), "target": Value("string")})
 TOKENS = Features({
     **TEXT, "source_ids": List(Value("int32")), "target_ids": List(Value("int32")), "source_length": Value("int32"),
     "target_length": Value("int32")})
@@ -163,9 +161,9 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
             pairs[split] = cut(train, config, held_out, split, counts[split])
             held_out.add_cut(pairs[split])
         counts[split].kept = len(pairs[split])
-        _write(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
+        write_arrow(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
     cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
-    _write(folder / "train.arrow", TEXT, cleaned)
+    write_arrow(folder / "train.arrow", TEXT, cleaned)
     if not counts["train"].kept:
         raise UserError(
             f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {counts['train'].causes()}")
@@ -205,7 +203,7 @@ def _tokenise(
         tokens = Counter[str]()
         limit = max_tokens if split == "train" else None
         tables = encoded(rows, (source, target), limit, counts, tokens, in_order=_workers(workers, len(rows)))
-        _write(folder / f"{split}.arrow", TOKENS, tables)
+        write_arrow(folder / f"{split}.arrow", TOKENS, tables)
         report["splits"][split] = counts.to_json() | {
             f"{side}_tokens": tokens[side] for side in SIDES} | {
             f"{side}_longest": tokens[f"{side}_longest"] for side in SIDES} | {
@@ -325,13 +323,6 @@ def _cached(cache: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 def _key(*shaped_by: Any) -> str:
     return hashlib.sha256(json.dumps([FORMAT, *shaped_by], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _write(path: Path, features: Features, tables: Iterable[pa.Table]) -> None:
-    with ArrowWriter(path=str(path), features=features) as writer:
-        for table in tables:
-            writer.write_table(table)
-        writer.finalize()
 
 
 def _rows(folder: Path, split: str) -> Dataset:

@@ -300,7 +300,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "empty list": ({"train": "none.json"}, ["none.json", "no rows"]),
     "blank lines": ({"train": "blank.jsonl"}, ["blank.jsonl", "no rows"]),
     "only a header": ({"train": "header.tsv"}, ["header.tsv", "no rows"]),
-    "a cell too many": ({"train": "ragged.csv"}, ["ragged.csv", "line 3"]),
+    "a cell too many": ({"train": "ragged.csv"}, ["ragged.csv:3", "more cells than its header"]),
     "a line that would be two": ({"train": "parted.tsv"}, ["parted.tsv:3", "carriage return"]),
     "a line of CSV that would be two": ({"train": "parted.csv"}, ["parted.csv:4", "carriage return"]),
     "two tables": ({"train": ["good.tsv", "good.tsv"]}, ["good.tsv is a table"]),
@@ -320,7 +320,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no header, CSV": ({"train": "headless.csv"}, ["names neither en nor de", " | Sie sieht zwei Häuser.", "add a header"]),
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
-    "only numbers": ({"train": "numbers.jsonl"}, ["numbers.jsonl", "source column", "numbers (int64)"]),
+    "only numbers": ({"train": "numbers.jsonl"}, ["numbers.jsonl", "column en holds int", "data.source"]),
     "no text": ({"train": "blank.tsv"}, ["0 of 30 rows are clean pairs (30 empty)", "too few"]),
     "some numbers": ({"train": "mixed.jsonl"}, ["0 of 30 rows are clean pairs", "15 missing or not text", "15 empty"]),
     "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 clean pairs", "data.validation", "data.overlap=source"]),
@@ -694,15 +694,6 @@ def test_a_local_folder_is_never_read_from_a_cache(tmp_path, card, window):
     with pytest.raises(UserError, match="train.tsv:2: not UTF-8"):
         rows(tmp_path / "one")
     assert not list(Path(datasets.config.HF_DATASETS_CACHE).iterdir())
-
-
-def test_a_card_with_other_numbers_of_rows_is_told(tmp_path, capsys):
-    card = CARD.format("train.tsv")[:-4] + (
-        "dataset_info:\n  features:\n  - name: en\n    dtype: string\n  - name: de\n    dtype: string\n"
-        "  splits:\n  - name: train\n    num_bytes: 9\n    num_examples: 160\n---\n")
-    write_folder(tmp_path / "data", PAIRS, card)
-    assert pairs_of(read(data_config(tmp_path / "cache", path=f"{tmp_path}/data", train="train"), "train")) == PAIRS
-    assert "train has 160 rows; it has 192" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["content", "time"])

@@ -1,0 +1,239 @@
+"""Read text columns of CSV, TSV, JSON, JSON Lines and Parquet files; refuse files that would have to be guessed at."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from translator.data.cleaning import READ_ROWS, is_text
+from translator.data.file_signatures import HEAD, other_content
+from translator.data.text_files import kind_of, opened, read_lines, require_file
+from translator.runtime.console import log
+from translator.runtime.errors import UserError
+
+KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv")
+LONE_RETURN = "a carriage return inside the line. Remove it"
+csv.field_size_limit(sys.maxsize)  # a cell may hold a document
+
+
+def read_table(path: Path, names: Sequence[str], delimiter: str = ",") -> Iterator[pa.Table]:
+    """Yield the columns `names` of a file, or these languages of its `translation` column, `READ_ROWS` rows at a time.
+
+    path: one of `KINDS`, plain or .gz. delimiter: separates the cells of .csv.
+    Columns are strings. Values that are not text become null.
+    Raise UserError where the file is damaged or ambiguous, or has no such columns.
+    """
+    kind = kind_of(path)
+    if kind not in KINDS:
+        raise UserError(f"{path}: expected {', '.join(KINDS)}, plain or .gz, or two text files as [SOURCES,TARGETS]")
+    require_file(path)
+    if not path.stat().st_size:
+        raise UserError(f"{path}: is empty")
+    if kind == ".parquet":
+        yield from _read_parquet(path, names)
+    elif kind == ".csv":
+        yield from _read_cells(path, names, _csv_rows(path, delimiter))
+    elif kind == ".tsv":
+        yield from _read_cells(path, names, _tsv_rows(path))
+    else:
+        yield from _read_json(path, names)
+
+
+def text_columns(table: pa.Table, names: Sequence[str], where: Path | str) -> pa.Table:
+    """Return the columns `names` of a table, or these languages of its `translation` column, as strings.
+
+    Raise UserError, which begins with `where`, if a column is missing or holds no text.
+    """
+    translation = table.schema.field("translation").type if "translation" in table.column_names else None
+    languages = [field.name for field in translation] if translation and pa.types.is_struct(translation) else []
+    if _are_languages(names, table.column_names, languages, where):
+        columns = [pc.struct_field(table["translation"], name) for name in names]
+    else:
+        columns = [table[name] for name in names]
+    return pa.table([_strings(column, name, where) for name, column in zip(names, columns, strict=True)], list(names))
+
+
+def _are_languages(names: Sequence[str], columns: Collection[str], languages: Collection[str], where: Path | str) -> bool:
+    """Return whether `names` are languages of a `translation` column, not columns; UserError if they are neither."""
+    nested = bool(languages) and not set(names) <= set(columns)
+    available = languages if nested else columns
+    for name in names:
+        if name not in available:
+            raise UserError(
+                f"{where}: has no column or language {name}, but {', '.join(available)}. Set data.source and data.target")
+    return nested
+
+
+def _strings(column: pa.ChunkedArray, name: str, where: Path | str) -> pa.ChunkedArray:
+    """Return a column as valid UTF-8 strings; UserError for a column of another type."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if kind == pa.json_():  # values of several types, as `datasets` stores them
+        values = (value and json.loads(value) for value in column.cast(pa.string()).to_pylist())
+        return pa.chunked_array([pa.array([value if is_text(value) else None for value in values], pa.string())])
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+            or pa.types.is_null(kind)):
+        raise _not_text(name, str(kind), where)
+    strings = column.cast(pa.string())
+    strings.validate(full=True)
+    return strings
+
+
+def _not_text(name: str, kind: str, where: Path | str) -> UserError:
+    return UserError(
+        f"{where}: column {name} holds {kind} instead of text. Set data.source and data.target to columns of text, or write "
+        "the values as text")
+
+
+# CSV and TSV
+
+
+def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[pa.Table]:
+    """Yield tables of the numbered rows of a file with a header."""
+    _, header = next(rows, (1, list[str]()))
+    if not set(names) & set(header):
+        raise UserError(
+            f"{path}: its first line names neither {' nor '.join(names)}: {' | '.join(header)[:300]}. If that is data, add a "
+            "header line with the columns' names. Otherwise set data.source and data.target")
+    _are_languages(names, header, (), path)
+    for name in names:
+        if header.count(name) > 1:
+            raise UserError(f"{path}: its header names {name} twice. Rename one of the columns")
+    places = [header.index(name) for name in names]
+
+    def chosen_cells(line: int, cells: list[str]) -> list[str]:
+        if len(cells) > len(header):
+            raise UserError(
+                f"{path}:{line}: has more cells than its header ({len(cells)}, not {len(header)}). Name every column in the "
+                "header, and quote cells that hold the separator")
+        return [cells[place] if place < len(cells) else "" for place in places]
+
+    while batch := list(itertools.starmap(chosen_cells, islice(rows, READ_ROWS))):
+        yield pa.table([pa.array(column, pa.string()) for column in zip(*batch, strict=True)], list(names))
+
+
+def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells of each line. A quotation mark is a character like any other."""
+    for number, line in enumerate(_table_lines(path), start=1):
+        content = line.removesuffix("\n").removesuffix("\r")
+        if "\r" in content:
+            raise UserError(f"{path}:{number}: {LONE_RETURN}")
+        if content.strip(" "):
+            yield number, content.split("\t")
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells of each row; UserError for quotation marks that a tolerant parser would guess at."""
+    rows = csv.reader(_table_lines(path), delimiter=delimiter, strict=True)
+    start, width = 1, 0
+    try:
+        for row in rows:
+            width = width or len(row)
+            if rows.line_num > start:
+                if len(row) != width:  # from an unclosed quotation mark to the next, rows become one cell
+                    raise csv.Error
+                _warn_once(f"{path}: some cells hold line breaks. If they should not, a quotation mark is not closed")
+            if len(row) > 1 or "".join(row).strip():
+                yield rows.line_num, row
+            start = rows.line_num + 1
+    except csv.Error as error:
+        if "new-line" in str(error):
+            raise UserError(f"{path}:{rows.line_num}: {LONE_RETURN}") from error
+        begins = f", in a row that begins in line {start}" if start < rows.line_num else ""
+        raise UserError(
+            f"{path}:{rows.line_num}: text follows a closing quotation mark, or a quotation mark is never closed{begins}. "
+            f"Separate cells by {delimiter!r}, close the marks around each cell, and double those inside") from error
+
+
+def _table_lines(path: Path) -> Iterator[str]:
+    """Yield lines with their ends. In a file without line feeds, carriage returns end the lines."""
+    lines = read_lines(path, keep_ends=True)
+    first, second = next(lines, ""), next(lines, None)
+    if second is None:
+        return (f"{line}\n" for line in first.rstrip("\r\n").split("\r"))
+    return itertools.chain([first, second], lines)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, once however often a stream reads the file."""
+    log(f"warning: {message}")
+
+
+# JSON
+
+
+def _read_json(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield tables of a file of objects. The first rows decide which columns there are."""
+    rows = _json_objects(path)
+    nested = None
+    while batch := list(islice(rows, READ_ROWS)):
+        translations = [row.get("translation") for row in batch]
+        is_first = nested is None
+        if nested is None:
+            languages = dict.fromkeys(itertools.chain(*(value for value in translations if isinstance(value, dict))))
+            nested = _are_languages(names, dict.fromkeys(itertools.chain(*batch)), languages, path)
+        columns = []
+        for name in names:
+            values = [row.get(name) if isinstance(row, dict) else None for row in (translations if nested else batch)]
+            kinds = {type(value).__name__ for value in values if value is not None}
+            if is_first and kinds and "str" not in kinds:
+                raise _not_text(name, " and ".join(sorted(kinds)), path)
+            columns.append(pa.array([value if is_text(value) else None for value in values], pa.string()))
+        yield pa.table(columns, list(names))
+
+
+def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file: one a line, or all in one list."""
+    for number, row in _json_values(path):
+        if not isinstance(row, dict):
+            kind = "null" if row is None else type(row).__name__
+            raise UserError(f"{path}: row {number:,} is {kind} instead of an object. Remove it")
+        yield row
+
+
+def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
+    lines = read_lines(path)
+    first = next(lines, "")
+    number = 0
+    try:
+        if first.lstrip().startswith("["):
+            yield from enumerate(json.loads("\n".join([first, *lines])), start=1)
+            return
+        for number, line in enumerate(itertools.chain([first], lines), start=1):
+            if line.strip():
+                yield number, json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{max(number, error.lineno)}: not JSON at column {error.colno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
+        raise UserError(f"{path}:{max(number, 1)}: JSON cannot be read: {error}") from error
+
+
+# Parquet
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+    with opened(path) as content:
+        head = content.peek(HEAD)
+        if not head.startswith(b"PAR1"):
+            problem = other_content(head) or "holds text. Name it .tsv, .csv or .jsonl"
+            raise UserError(f"{path}: is no Parquet file: {problem}")
+        file = pq.ParquetFile(pa.BufferReader(content.read()) if path.suffix == ".gz" else path)
+    columns = Counter(file.schema_arrow.names)
+    for name, count in columns.items():
+        if count > 1:
+            raise UserError(f"{path}: has several columns named {name}. Rename them")
+    wanted = [name for name in (*names, "translation") if name in columns]
+    for batch in file.iter_batches(READ_ROWS, columns=wanted or None):
+        yield text_columns(pa.Table.from_batches([batch]), names, path)

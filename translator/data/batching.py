@@ -1,4 +1,4 @@
-"""Token-budget batches as a deterministic plan, and their collation into tensors."""
+"""Token-budget batches of an epoch as a deterministic plan, and their tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from translator.runtime.errors import UserError
 from translator.runtime.seeds import derive_seed
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
-# What a derived seed is for.
+# Purposes of derived seeds.
 DROPOUT, SEGMENTATION = 1, 2
 # Sentences on which the growth of sampled segmentations over the best ones is measured.
 GROWTH_SAMPLE = 2000
@@ -29,8 +29,8 @@ class Batch:
     source: Tensor
     target_in: Tensor
     target_out: Tensor
-    num_tokens: int  # real target tokens, EOS counted
-    seed: int = 0  # of the dropout that it is trained with
+    num_tokens: int  # target tokens without padding, with EOS
+    seed: int = 0  # for the dropout it is trained with
 
     @property
     def real(self) -> Tensor:
@@ -39,14 +39,14 @@ class Batch:
 
     @property
     def padding(self) -> float:
-        """Share of padding in source and target together."""
+        """Fraction of padding in source and target together."""
         cells = self.source.numel() + self.target_out.numel()
         return 1 - (int((self.source != PAD_ID).sum()) + self.num_tokens) / cells
 
     def parts(self, count: int) -> list[Batch]:
-        """Its sentences in so many parts, as many in each or nearly, padded as in the whole, with seeds of their own.
+        """Split into `count` batches, padded to the same lengths, each with a seed of its own.
 
-        They go to the parts in turn: as a batch's sentences stand by their lengths, all parts get about as many tokens.
+        Every count-th sentence goes to the same part. Sentences are sorted by length, so parts have about equally many tokens.
         """
         sides = ((x[number::count] for x in (self.source, self.target_in, self.target_out)) for number in range(count))
         return [
@@ -54,6 +54,7 @@ class Batch:
             for number, (source, target_in, target_out) in enumerate(sides)]
 
     def to(self, device: torch.device) -> Batch:
+        """Copy to a device, without waiting for the copy."""
         return Batch(
             self.source.to(device, non_blocking=True), self.target_in.to(device, non_blocking=True),
             self.target_out.to(device, non_blocking=True), self.num_tokens, self.seed)
@@ -62,26 +63,27 @@ class Batch:
 def plan_batches(
     source_lengths: np.ndarray, target_lengths: np.ndarray, *, max_tokens: int, seed: int, epoch: int, any_length: bool = False
 ) -> list[np.ndarray]:
-    """The batches of one epoch, each an array of sentence indices: a function of the arguments alone.
+    """Return the batches of an epoch as arrays of sentence indices. The arguments determine them.
 
-    Sentences of like length share a batch; neither side of a batch, padded, holds more than `max_tokens`. Which
-    sentences of like length meet, and the order of the batches, change from epoch to epoch. A sentence longer than
-    that is refused or, with `any_length`, has a batch to itself.
+    Sentences of similar length share a batch. Neither side of a batch, padded, has more than `max_tokens`.
+    Each epoch combines other sentences of similar length, and orders the batches differently.
+    any_length: put a longer sentence into a batch of its own, instead of raising UserError.
     """
     longest = np.maximum(source_lengths, target_lengths)
     if not any_length and len(longest) and longest.max() > max_tokens:
         index = int(longest.argmax())
-        raise UserError(f"train.batch_tokens={max_tokens} is less than the {longest[index]} tokens of sentence {index + 1}")
+        raise UserError(
+            f"train.batch_tokens={max_tokens}: sentence {index + 1} has {longest[index]} tokens. Raise train.batch_tokens")
     rng = np.random.default_rng((seed, epoch))
-    # By the longer side; among equals by which side that is, up and down in turn, so that neighbours are always alike; among
-    # these by chance. All that and the index in one number: ten million such numbers are sorted in 0.2 s, their places in 2.
+    # Sort by the longer side; then by the difference of the sides, alternately up and down, so that neighbours stay alike; then
+    # at random. One number holds all three and the index: sorting ten million takes 0.2 s, where argsort takes 2 s.
     difference = source_lengths - target_lengths
     side = np.where(longest % 2, difference, -difference).clip(-2048, 2047) + 2048
     order = longest.astype(np.int64) << 12 | side
     index_bits = len(order).bit_length()
-    chance_bits = 63 - index_bits - int(order.max(initial=0)).bit_length()
-    order <<= chance_bits
-    order |= rng.integers(2**chance_bits, size=len(order))
+    random_bits = 63 - index_bits - int(order.max(initial=0)).bit_length()
+    order <<= random_bits
+    order |= rng.integers(2**random_bits, size=len(order))
     order <<= index_bits
     order |= np.arange(len(order))
     order.sort()
@@ -91,34 +93,34 @@ def plan_batches(
 
 
 def _batch_ends(counts: np.ndarray, max_tokens: int) -> list[int]:
-    """Where the batches of sentences in the order of their lengths end, each of as many as fit into it.
+    """Return where batches of sentences sorted by length end, if each takes as many as fit.
 
-    counts: how many sentences have each length. Ten million pairs make a hundred thousand batches, but few lengths.
+    counts: the number of sentences of each length. There are few lengths, even among ten million pairs.
     """
-    ends, start, end = list[int](), 0, 0  # start of the batch that is not yet full
+    ends, start, end = list[int](), 0, 0  # start of the open batch
     for length in np.flatnonzero(counts).tolist():
         first, end = end, end + int(counts[length])
-        fit = max(1, max_tokens // length)
-        if first - start >= fit:  # one of this length would be too many
+        capacity = max(1, max_tokens // length)
+        if first - start >= capacity:  # not even one of this length fits
             ends.append(start := first)
-        ends.extend(range(start + fit, end + 1, fit))
-        start += (end - start) // fit * fit
+        ends.extend(range(start + capacity, end + 1, capacity))
+        start += (end - start) // capacity * capacity
     return ends if start == end else [*ends, end]
 
 
 def empty_batch() -> Batch:
-    """A batch without a real target token: its loss is zero, and so is its gradient."""
+    """Return a batch without target tokens: its loss and gradient are zero."""
     return Batch(torch.tensor([[EOS_ID]]), torch.tensor([[BOS_ID]]), torch.tensor([[PAD_ID]]), 0)
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
-    """Sequences of ids as one tensor (B, longest), padded at the end."""
+    """Return sequences of ids as one tensor (B, longest), padded at the end."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     return _padded(lengths, np.fromiter(itertools.chain.from_iterable(sequences), np.int64, lengths.sum()))
 
 
 def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Batch:
-    """A batch of sentence pairs, every sequence ending in EOS."""
+    """Return a batch of sentence pairs whose ids end in EOS."""
     return _batch_of(pad(source_ids), pad(target_ids))
 
 
@@ -128,33 +130,27 @@ def _batch_of(source: Tensor, target_out: Tensor) -> Batch:
 
 
 def _padded(lengths: np.ndarray, ids: np.ndarray) -> Tensor:
-    """The ids of sequences of these lengths (B,), one after the other: (B, longest)."""
+    """Return concatenated sequences of these lengths (B,) as a padded tensor (B, longest)."""
     padded = np.full((len(lengths), lengths.max()), PAD_ID, dtype=np.int64)
     padded[np.arange(padded.shape[1]) < lengths[:, None]] = ids
     return torch.from_numpy(padded)
 
 
 class BatchSource:
-    """The batches of a tokenised dataset: any epoch, from any place in it.
+    """Return any batch of any epoch of a tokenised dataset.
 
-    `dataset` has the columns source, target, source_ids, target_ids, source_length and target_length.
+    dataset: has the columns source, target, source_ids, target_ids, source_length and target_length.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        tokenizers: tuple[Tokenizer, Tokenizer],
-        *,
-        max_tokens: int,
-        seed: int,
-        longest: int | None = None,
-        sampling: float = 0.0,
-        any_length: bool = False,
+        self, dataset: Any, tokenizers: tuple[Tokenizer, Tokenizer], *, max_tokens: int, seed: int,
+        longest: int | None = None, sampling: float = 0.0, any_length: bool = False,
     ) -> None:
-        """`sampling`: the alpha of `Tokenizer.sample`; 0 keeps each sentence's best segmentation. `any_length`: of
-        `plan_batches`.
+        """Plan for a budget of `max_tokens` a side.
 
-        `longest`: the most tokens that a sampled segmentation may have; None: as many as fit into its batch.
+        longest: most tokens of a sampled segmentation; None: as many as fit into the batch.
+        sampling: the alpha of `Tokenizer.sample`; 0 takes each sentence's best segmentation.
+        any_length: see `plan_batches`.
         """
         self.dataset = dataset
         self.tokenizers = tokenizers
@@ -171,7 +167,7 @@ class BatchSource:
         self._plan: tuple[int, list[np.ndarray]] | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """The sentence indices of each batch of an epoch."""
+        """Return the sentence indices of each batch of an epoch."""
         if self._plan is None or self._plan[0] != epoch:
             self._plan = epoch, plan_batches(
                 self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch,
@@ -179,12 +175,12 @@ class BatchSource:
         return self._plan[1]
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """One batch of an epoch."""
+        """Return one batch of an epoch."""
         batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
     def of_sizes(self, epoch: int, *quantiles: float) -> list[Batch]:
-        """Batches by their ranks in cells among those of an epoch: 0.5 is the median, 1 the largest."""
+        """Return the batches at quantiles of size, in cells, among those of an epoch: 0.5 is the median, 1 the largest."""
         plan = self.plan(epoch)
         sizes = np.array([len(rows) for rows in plan])
         starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)
@@ -194,37 +190,34 @@ class BatchSource:
         return [self._batch(plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
     def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
-        if not self.sampling:  # never as Python's lists, which take longer to make than a GPU takes for an update
+        if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]
             return _batch_of(*(
                 _padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy())
                 for side in (ids["source_ids"], ids["target_ids"])))
         pairs = self.dataset[rows.tolist()]
-        return collate(
-            self._sample(pairs["source"], pairs["source_ids"], self.tokenizers[0], seed),
-            self._sample(pairs["target"], pairs["target_ids"], self.tokenizers[1], seed))
+        return collate(*(
+            self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
+            for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)))
 
-    def _sample(
-        self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int
-    ) -> list[list[int]]:
-        """A random segmentation of each text; the best one where the random one would be too long."""
+    def _sample(self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int) -> list[list[int]]:
+        """Return a random segmentation of each text, or the best one if the random one is too long."""
         room = min(self.max_tokens // len(texts), self.longest)
         sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
-        return [ids if len(ids) <= room else usual for ids, usual in zip(sampled, best, strict=True)]
+        return [ids if len(ids) <= room else best_ids for ids, best_ids in zip(sampled, best, strict=True)]
 
     def _grown(self, lengths: np.ndarray, growth: float) -> np.ndarray:
-        """The lengths to plan with: growth stops at the budget, but a sentence past it stays so and is refused."""
+        """Return the lengths to plan with: growth stops at the budget, and what exceeds the budget stays as long."""
         if growth == 1:
             return lengths
         return np.maximum(lengths, np.minimum(np.ceil(lengths * growth).astype(int), self.max_tokens))
 
     def _growth(self) -> float:
-        """How much longer sampled segmentations are, at the 90th percentile, so that most fit the batches planned."""
+        """Return how much longer sampled segmentations are, at the 90th percentile: most then fit into planned batches."""
         pairs = self.dataset[:GROWTH_SAMPLE]
         ratios = [
             len(sampled) / len(best)
             for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)
             for sampled, best in zip(
-                tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed), pairs[f"{side}_ids"], strict=True)
-        ]
+                tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed), pairs[f"{side}_ids"], strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.9)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from translator.config.options import DataConfig
+from translator.data.cache import sha256_of
 from translator.data.loading import as_user_error, load_from_hub, local_files, require_path
 from translator.data.sources import SPLITS
 from translator.data.text_files import require_file
@@ -39,12 +39,6 @@ def identity(config: DataConfig) -> list[Any]:
 def is_local(config: DataConfig) -> bool:
     """Return whether the data are local files, which may change at any time."""
     return config.path is None or Path(config.path).is_dir()
-
-
-def sha256_of(file: Path) -> str:
-    """Return the SHA-256 of a file's content, as hexadecimal digits."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _commit(config: DataConfig) -> list[str]:

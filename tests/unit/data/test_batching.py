@@ -137,7 +137,7 @@ def test_a_dataset_with_a_sentence_past_the_budget_is_refused(tokenizer):
     dataset = Dataset.from_dict(columns | {"source_length": [50, 2], "target_length": [2, 2]})
     for sampling in (0.0, 0.1):
         source = BatchSource(dataset, (tokenizer, tokenizer), max_tokens=40, seed=1, sampling=sampling)
-        with pytest.raises(UserError, match=r"train.batch_tokens=40 .* sentence 1"):
+        with pytest.raises(UserError, match=r"train.batch_tokens=40: sentence 1 "):
             source.plan(0)
 
 

@@ -32,6 +32,7 @@ from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, prep
 from tests.support.paths import ROOT, SHARED_DATASETS
 from translator.config.options import DataConfig
 from translator.data import preparation as data
+from translator.data.cache import cached_folder
 from translator.data.cleaning import EXAMPLES, same_sentence
 from translator.data.fingerprint import identity
 from translator.data.loading import hub_id
@@ -784,7 +785,7 @@ def test_of_two_preparations_at_once_one_works_and_the_other_waits(tmp_path):
         (folder / "done").touch()
 
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(lambda _: data._cached(tmp_path / "cache", "text-x", make), range(2)))
+        folders = list(pool.map(lambda _: cached_folder(tmp_path / "cache", "text-x", make), range(2)))
     assert len(made) == 1
     assert folders == [tmp_path / "cache" / "text-x"] * 2
     assert (folders[0] / "done").is_file()

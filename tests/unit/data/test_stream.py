@@ -141,9 +141,9 @@ def walk(folder: Path, config: RunConfig, corpus: Corpus) -> None:
     """Write down the windows that this process makes of batches of seven rows, and how many rows it judged for them."""
     time.sleep(rank())  # a process may ask late
     looked_at = 0
-    judge = cleaning.Judge.__call__
+    judge = cleaning.RowFilter.__call__
 
-    def counting(self: cleaning.Judge, rows: cleaning.Rows) -> cleaning.Judged:
+    def counting(self: cleaning.RowFilter, rows: cleaning.Rows) -> cleaning.FilteredRows:
         nonlocal looked_at
         looked_at += len(rows["source"])
         return judge(self, rows)
@@ -151,7 +151,7 @@ def walk(folder: Path, config: RunConfig, corpus: Corpus) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in (cleaning, data):
             patch.setattr(module, "READ_ROWS", 7)
-        patch.setattr(cleaning.Judge, "__call__", counting)
+        patch.setattr(cleaning.RowFilter, "__call__", counting)
         source = source_of(config, corpus, sampling=0.2)
         made = [targets(source, window) for window in (0, 1, 3)]
         source.close()
@@ -178,16 +178,16 @@ def test_reading_ends_with_the_training(tmp_path, monkeypatch):
     config = config_of(tmp_path, as_tsv(tmp_path))
     source = source_of(config, corpus_of(config))
     monkeypatch.setattr(cleaning, "READ_ROWS", 1)
-    judge, begun, let = cleaning.Judge.__call__, threading.Event(), threading.Event()
+    judge, begun, let = cleaning.RowFilter.__call__, threading.Event(), threading.Event()
 
-    def slow(self: cleaning.Judge, rows: cleaning.Rows) -> cleaning.Judged:
+    def slow(self: cleaning.RowFilter, rows: cleaning.Rows) -> cleaning.FilteredRows:
         begun.set()
         assert let.wait(10)
         looked_at.append(rows)
         return judge(self, rows)
 
     looked_at: list[cleaning.Rows] = []
-    monkeypatch.setattr(cleaning.Judge, "__call__", slow)
+    monkeypatch.setattr(cleaning.RowFilter, "__call__", slow)
 
     def ask() -> None:
         with pytest.raises(CancelledError):

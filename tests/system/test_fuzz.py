@@ -33,7 +33,7 @@ from tests.support.models import random_model
 from translator.config.building import build, read_yaml, to_yaml
 from translator.config.options import MOST_DEMANDED, DataConfig, RunConfig
 from translator.data.batching import Batch, BatchSource, plan_batches
-from translator.data.cleaning import Counts, HeldOut, cut, with_text
+from translator.data.cleaning import Counts, HeldOut, cut_split, with_text
 from translator.data.file_signatures import other_content
 from translator.data.sources import read
 from translator.inference.line_formats import answer, arriving_lines, as_json, notices, parse
@@ -157,7 +157,7 @@ def test_what_is_cut_from_train_is_not_in_train(rows, holdout, shuffled):
     held_out = HeldOut(config)
     splits = []
     for split in ("test", "validation"):
-        splits.append(cut(Rows(rows), config, held_out, split, Counts()))
+        splits.append(cut_split(Rows(rows), config, held_out, split, Counts()))
         held_out.add_cut(splits[-1])
     kept = cleaned(Rows(rows), config, held_out, counts)
     assert counts.read + sum(map(len, splits)) == len(rows)
@@ -166,7 +166,7 @@ def test_what_is_cut_from_train_is_not_in_train(rows, holdout, shuffled):
         for side in (0, 1):
             assert not {like(pair[side]) for pair in one} & {like(pair[side]) for pair in other}
     shuffled.shuffle(rows)
-    assert cut(Rows(rows), config, HeldOut(config), "test", Counts()) == splits[0]
+    assert cut_split(Rows(rows), config, HeldOut(config), "test", Counts()) == splits[0]
 
 
 # Files

@@ -155,7 +155,7 @@ class RowFilter:
         """Sort rows into those to keep, to drop and to leave to validation or test."""
         pairs, cut, copies, dropped = list[Pair](), list[Pair](), list[Pair](), list[tuple[str, Any, Any]]()
         for raw in zip(rows["source"], rows["target"], strict=True):
-            if cause := textless(*raw):
+            if cause := missing_text(*raw):
                 dropped.append((cause, *raw))
             elif raw in self.held_out.cut:
                 cut.append(raw)
@@ -209,14 +209,14 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
     for batch in rows.iter(READ_ROWS):
         for source, target in zip(batch["source"], batch["target"], strict=True):
             counts.read += 1
-            if cause := textless(source, target):
+            if cause := missing_text(source, target):
                 counts.drop(cause, source, target)
             else:
                 counts.note_copy(source, target)
                 yield source, target
 
 
-def cut(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
+def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
     """Return `data.holdout` pairs of train, unchanged, as a split; none shares a sentence with `held_out`.
 
     They have the smallest hashes, so the choice hardly depends on other pairs, and not on their order.
@@ -263,7 +263,7 @@ def is_text(value: Any) -> bool:
     return True
 
 
-def textless(source: Any, target: Any) -> str:
+def missing_text(source: Any, target: Any) -> str:
     """Return why a row lacks text on a side; empty if it has text on both."""
     if not is_text(source) or not is_text(target):
         return "missing or not text"

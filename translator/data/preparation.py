@@ -20,7 +20,7 @@ from datasets import Dataset, Features, List, Value
 
 from translator.config.options import DataConfig, TokenizerConfig
 from translator.data.cache import cache_key, cached_folder, checked_file, sha256_of
-from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut, table_of, with_text
+from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut_split, table_of, with_text
 from translator.data.fingerprint import identity, is_local
 from translator.data.sources import SPLITS, TEXT, read, write_arrow
 from translator.runtime.errors import UserError
@@ -144,7 +144,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
             held_out.add(pairs[split])
     for split in ("test", "validation"):
         if rows[split] is None:
-            pairs[split] = cut(train, config, held_out, split, counts[split])
+            pairs[split] = cut_split(train, config, held_out, split, counts[split])
             held_out.add_cut(pairs[split])
         counts[split].kept = len(pairs[split])
         write_arrow(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
@@ -185,7 +185,7 @@ def _tokenise(
     for split in SPLITS:
         rows, counts, file = _rows(splits, split), Counts(**report["splits"][split]), folder / f"{split}.arrow"
         limit = max_tokens if split == "train" else None
-        write_arrow(file, TOKENS, encoded(rows, tokenizers, limit, counts, in_order=_workers(workers, len(rows))))
+        write_arrow(file, TOKENS, encode_rows(rows, tokenizers, limit, counts, in_order=_workers(workers, len(rows))))
         report["splits"][split] = counts.to_json() | _token_statistics(Dataset.from_file(str(file)))
     if not report["splits"]["train"]["kept"]:
         raise UserError(
@@ -241,7 +241,7 @@ class Encoder:
         return table.filter(pa.array(~dropped)), list(compress(zip(causes.tolist(), *texts, strict=True), dropped))
 
 
-def encoded(
+def encode_rows(
     rows: Dataset, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None, counts: Counts, *, in_order: InOrder = alone
 ) -> Iterator[pa.Table]:
     """Yield the rows that `Encoder` keeps, as tables of `TOKENS`. Count the others."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     # The mapped file outlives its name, except on NFS, which keeps the folder.
     with tempfile.TemporaryDirectory(prefix="__", dir=config.cache, ignore_cleanup_errors=True) as folder:
         path = Path(folder) / f"{split}.arrow"
-        write_arrow(path, TEXT, _tables(config, split))
+        write_arrow(path, TEXT, (_in_directions(table, config) for table in _tables(config, split)))
         rows = Dataset.from_file(str(path))
     if not len(rows):
         raise UserError(f"{_where(config, split)}: holds no rows")
@@ -52,12 +51,15 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
     The last window of a pass also has the rest of its rows. After it the first comes again.
     """
     assert config.window is not None
+    if not isinstance(config.train, str):
+        for _ in _read_pairs(config.train):  # finds files of unequal length before training on shifted pairs
+            pass
     number = 0
     while True:
         first_of_pass = number
         for table in _in_windows(_tables(config, "train"), config.window):
             if number >= start:
-                yield Dataset(InMemoryTable(table))
+                yield Dataset(InMemoryTable(_in_directions(table, config)))
             number += 1
         if number == first_of_pass:
             raise UserError(f"{_where(config, 'train')}: holds no rows")
@@ -66,7 +68,7 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
 
 
 def _in_windows(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yield tables of so many rows; the last also has the rest: cleaning might leave nothing of a single row."""
+    """Yield tables of `rows` rows. The last also has the rest: of a single row, cleaning might leave nothing."""
     pending: pa.Table | None = None
     for table in tables:
         pending = table if pending is None else pa.concat_tables([pending, table])
@@ -93,22 +95,18 @@ def _where(config: DataConfig, split: str) -> str:
 
 
 def _tables(config: DataConfig, split: str) -> Iterator[pa.Table]:
-    """Yield a split's rows as tables of source and target, some thousand rows each."""
+    """Yield a split's rows as tables of strings with a column for each language."""
     value = getattr(config, split)
     names = list(dict.fromkeys(itertools.chain(*config.directions)))
     streaming = split == "train" and config.window is not None
     where = _where(config, split)
     with as_user_error(where):
         if config.path is not None:
-            tables = load_path(config, value, names, where, streaming=streaming)
+            yield from load_path(config, value, names, where, streaming=streaming)
         elif isinstance(value, str):
-            tables = read_table(Path(value), names)
+            yield from read_table(Path(value), names)
         else:
-            if streaming:
-                _require_pairs(value, tuple(map(_version, value)))
-            tables = _read_pairs(value)
-        for table in tables:
-            yield _in_directions(table, config)
+            yield from _read_pairs(value)
 
 
 def _in_directions(table: pa.Table, config: DataConfig) -> pa.Table:
@@ -139,19 +137,3 @@ def _read_pairs(paths: Sequence[str]) -> Iterator[pa.Table]:
             counts = [count + sum(1 for _ in file) for count, file in zip(counts, files, strict=True)]
             raise UserError(f"{paths[0]} has {counts[0]:,} lines, {paths[1]} {counts[1]:,}: they must be pairs")
         yield pa.table([pa.array(lines, pa.string()) for lines in batch], ["source", "target"])
-
-
-def _version(path: str) -> tuple[int, int, int] | None:
-    """Return size and times of a file, which change with it."""
-    try:
-        about = Path(path).stat()
-    except OSError:
-        return None
-    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
-
-
-@cache
-def _require_pairs(paths: Sequence[str], versions: tuple[tuple[int, int, int] | None, ...]) -> None:
-    """Raise UserError for files of unequal length before a stream trains on shifted pairs. Each version is read once."""
-    for _ in _read_pairs(paths):
-        pass

@@ -13,7 +13,7 @@ from datasets.table import InMemoryTable
 from translator.config.options import DataConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import Counts, HeldOut, clean
-from translator.data.preparation import Corpus, describe_counts, encoded
+from translator.data.preparation import Corpus, describe_counts, encode_rows
 from translator.data.sources import windows
 from translator.runtime.console import log
 from translator.runtime.distributed import SideGroup
@@ -76,7 +76,7 @@ class WindowSource:
         counts = Counts()
         texts = _dataset(clean(rows, self.config, self._held_out, counts, in_order=self._side.in_order))
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        tokens = list(encoded(texts, tokenizers, self.longest, counts, in_order=self._side.in_order))
+        tokens = list(encode_rows(texts, tokenizers, self.longest, counts, in_order=self._side.in_order))
         summary = f"window {number + 1:,}: {describe_counts(counts.to_json())}"
         if not counts.kept:
             raise UserError(

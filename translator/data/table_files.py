@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -18,10 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from translator.data.cleaning import READ_ROWS, is_text
-from translator.data.file_signatures import HEAD, other_content
 from translator.data.text_files import kind_of, opened, read_lines, require_file
 from translator.runtime.console import log
-from translator.runtime.errors import UserError
+from translator.runtime.errors import UserError, one_line
 
 KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv")
 LONE_RETURN = "a carriage return inside the line. Remove it"
@@ -80,20 +78,19 @@ def _strings(column: pa.ChunkedArray, name: str, where: Path | str) -> pa.Chunke
     """Return a column as valid UTF-8 strings; UserError for a column of another type."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if kind == pa.json_():  # values of several types, as `datasets` stores them
-        values = (value and json.loads(value) for value in column.cast(pa.string()).to_pylist())
-        return pa.chunked_array([pa.array([value if is_text(value) else None for value in values], pa.string())])
+        values = column.cast(pa.string()).to_pylist()
+        return pa.chunked_array([_text_array([value and json.loads(value) for value in values])])
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
             or pa.types.is_null(kind)):
-        raise _not_text(name, str(kind), where)
+        raise UserError(
+            f"{where}: column {name} holds {kind} instead of text. Set data.source and data.target to columns of text")
     strings = column.cast(pa.string())
     strings.validate(full=True)
     return strings
 
 
-def _not_text(name: str, kind: str, where: Path | str) -> UserError:
-    return UserError(
-        f"{where}: column {name} holds {kind} instead of text. Set data.source and data.target to columns of text, or write "
-        "the values as text")
+def _text_array(values: Sequence[Any]) -> pa.Array:
+    return pa.array([value if is_text(value) else None for value in values], pa.string())
 
 
 # CSV and TSV
@@ -125,17 +122,16 @@ def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list
 
 def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells of each line. A quotation mark is a character like any other."""
-    for number, line in enumerate(_table_lines(path), start=1):
-        content = line.removesuffix("\n").removesuffix("\r")
-        if "\r" in content:
+    for number, line in enumerate(read_lines(path), start=1):
+        if "\r" in line:
             raise UserError(f"{path}:{number}: {LONE_RETURN}")
-        if content.strip(" "):
-            yield number, content.split("\t")
+        if line.strip(" "):
+            yield number, line.split("\t")
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield line number and cells of each row; UserError for quotation marks that a tolerant parser would guess at."""
-    rows = csv.reader(_table_lines(path), delimiter=delimiter, strict=True)
+    rows = csv.reader(read_lines(path, keep_ends=True), delimiter=delimiter, strict=True)
     start, width = 1, 0
     try:
         for row in rows:
@@ -143,7 +139,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             if rows.line_num > start:
                 if len(row) != width:  # from an unclosed quotation mark to the next, rows become one cell
                     raise csv.Error
-                _warn_once(f"{path}: some cells hold line breaks. If they should not, a quotation mark is not closed")
+                _warn_once(f"warning: {path}: some cells hold line breaks. If they should not, a quotation mark is not closed")
             if len(row) > 1 or "".join(row).strip():
                 yield rows.line_num, row
             start = rows.line_num + 1
@@ -156,19 +152,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             f"Separate cells by {delimiter!r}, close the marks around each cell, and double those inside") from error
 
 
-def _table_lines(path: Path) -> Iterator[str]:
-    """Yield lines with their ends. In a file without line feeds, carriage returns end the lines."""
-    lines = read_lines(path, keep_ends=True)
-    first, second = next(lines, ""), next(lines, None)
-    if second is None:
-        return (f"{line}\n" for line in first.rstrip("\r\n").split("\r"))
-    return itertools.chain([first, second], lines)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    """Log a warning, once however often a stream reads the file."""
-    log(f"warning: {message}")
+_warn_once = cache(log)  # a stream reads a file again and again
 
 
 # JSON
@@ -180,18 +164,11 @@ def _read_json(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
     nested = None
     while batch := list(islice(rows, READ_ROWS)):
         translations = [row.get("translation") for row in batch]
-        is_first = nested is None
         if nested is None:
             languages = dict.fromkeys(itertools.chain(*(value for value in translations if isinstance(value, dict))))
             nested = _are_languages(names, dict.fromkeys(itertools.chain(*batch)), languages, path)
-        columns = []
-        for name in names:
-            values = [row.get(name) if isinstance(row, dict) else None for row in (translations if nested else batch)]
-            kinds = {type(value).__name__ for value in values if value is not None}
-            if is_first and kinds and "str" not in kinds:
-                raise _not_text(name, " and ".join(sorted(kinds)), path)
-            columns.append(pa.array([value if is_text(value) else None for value in values], pa.string()))
-        yield pa.table(columns, list(names))
+        objects = [value if isinstance(value, dict) else {} for value in translations] if nested else batch
+        yield pa.table([_text_array([row.get(name) for row in objects]) for name in names], list(names))
 
 
 def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
@@ -224,16 +201,11 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
-    with opened(path) as content:
-        head = content.peek(HEAD)
-        if not head.startswith(b"PAR1"):
-            problem = other_content(head) or "holds text. Name it .tsv, .csv or .jsonl"
-            raise UserError(f"{path}: is no Parquet file: {problem}")
-        file = pq.ParquetFile(pa.BufferReader(content.read()) if path.suffix == ".gz" else path)
-    columns = Counter(file.schema_arrow.names)
-    for name, count in columns.items():
-        if count > 1:
-            raise UserError(f"{path}: has several columns named {name}. Rename them")
-    wanted = [name for name in (*names, "translation") if name in columns]
-    for batch in file.iter_batches(READ_ROWS, columns=wanted or None):
-        yield text_columns(pa.Table.from_batches([batch]), names, path)
+    try:
+        with opened(path) as content:
+            file = pq.ParquetFile(pa.BufferReader(content.read()) if path.suffix == ".gz" else path)
+        columns = [name for name in (*names, "translation") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(READ_ROWS, columns=columns or None):
+            yield text_columns(pa.Table.from_batches([batch]), names, path)
+    except (pa.ArrowException, KeyError) as error:
+        raise UserError(f"{path}: cannot be read as Parquet: {one_line(str(error))[:600]}") from error

@@ -1,4 +1,4 @@
-"""Split text into sentences, and sentences that are far too long into clauses."""
+"""Split text into sentences, and sentences that are too long into clauses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from translator.text.writing_systems import UNSPACED
 
-# A mark that ends sentences, with closing quotes and brackets; then space, unless the script does without.
+# A mark that ends sentences, with closing quotes and brackets; then space, unless the script has none.
 BOUNDARY = re.compile(
     r"""(?P<end>(?<![.!?…؟।۔])[.!?…؟।۔]++["'»«”“’‘)\]]*+)\s++(?=(?P<next>\S+))"""
     r"""|(?<![。！？])[。！？]++[」』”’）]*+\s*+(?=\S)|\s*\n\s*+(?=\S)""")
@@ -19,7 +19,7 @@ ABBREVIATION = re.compile(
 BEFORE_NUMBER = re.compile(
     r"(?:^|[\s(])(?:Nos?|Nr|pp?|S|vol|fig|Abb|art|Abs|Kap|ch|núm|pág|č|Tel|\w*Str|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|O[ck]t|Nov|De[cz]"
     r"|Mon|Tues?|Wed|Thu|Fri|Sat|Sun)\.$", re.IGNORECASE)
-# The number of a list's item; in German that of a day or of anything in a row: am 12. Oktober, der 2. Weltkrieg.
+# The number of a list item; a German ordinal: am 12. Oktober, der 2. Weltkrieg.
 ITEM = re.compile(r"\s*\d{1,2}\.\s*")
 ORDINAL = re.compile(
     r"\b(?:der|die|das|de[mns]|im|zu[mr]|vom|beim|(?<!I )am|mein|dein|sein|ihr|unser)\s\d{1,2}\.$", re.IGNORECASE)
@@ -30,7 +30,7 @@ BREAKS = tuple(map(re.compile, (
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, each with the space that follows it: joined, they are the text again."""
+    """Return the sentences of a text, each with the space that follows it: joined, they are the text."""
     sentences, start = [], 0
     for match in BOUNDARY.finditer(text):
         if match["next"] and not _ends_sentence(text, start, match):
@@ -41,9 +41,9 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
-    """Whether the mark that `match` found ends the sentence that begins at `start`."""
+    """Return whether the mark in `match` ends the sentence that begins at `start`."""
     following = match["next"]
-    if following[0].islower() and text != text.lower():  # who writes no capitals at all starts sentences without
+    if following[0].islower() and text != text.lower():  # a text without capitals starts sentences without
         return False
     before = text[max(start, match.end("end") - LONGEST_ABBREVIATION) : match.end("end")]
     if ABBREVIATION.search(before) or (following[0].isdigit() and BEFORE_NUMBER.search(before)):
@@ -52,7 +52,7 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
 
 
 def split_clauses(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Return the parts of a text, halved until each `fits` or has no place to break: joined, they are the text again."""
+    """Return the parts of a text, halved until each `fits` or has no place to break: joined, they are the text."""
     middle = None if fits(text) else _middle(text)
     if middle is None:
         return [text]

@@ -22,22 +22,19 @@ WORD_START = "▁"
 
 # Segmentations of a text that subword regularisation chooses among.
 SAMPLED_BEST = 32
-# Bytes of a text that a vocabulary is learned from; SentencePiece leaves out those of more than 4,192 without a word.
+# Bytes of a text that a vocabulary is learned from. SentencePiece's own limit of 4,192 would silently drop long texts.
 LONGEST_TEXT = 2**30
-# Texts in a list for which SentencePiece's threads pay: starting them takes as long as thirty sentences.
+# Texts in a list from which SentencePiece's threads pay: starting them takes as long as thirty sentences.
 THREADS_PAY_FROM = 256
 
 
 class Tokenizer:
-    """One SentencePiece model. Text becomes ids that end in `EOS_ID`; ids become text again.
-
-    Kudo and Richardson 2018, https://arxiv.org/abs/1808.06226.
-    """
+    """One SentencePiece model (Kudo and Richardson 2018, https://arxiv.org/abs/1808.06226). Ids of a text end in `EOS_ID`."""
 
     def __init__(self, model: bytes, tag: str | None = None) -> None:
-        """`model`: the bytes of a SentencePiece model whose special ids are ours; UserError otherwise.
+        """Load the bytes of a SentencePiece model; UserError unless it has the special ids of this project.
 
-        `tag`: the piece that every text's ids begin with, such as the language tag of a multilingual model.
+        tag: a piece that every text's ids begin with, such as the language tag of a multilingual model.
         """
         self.model = model
         try:
@@ -49,13 +46,13 @@ class Tokenizer:
             raise UserError("not a SentencePiece model") from error
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
-        # Pieces that another side's model brought in: they segment nothing, and yet stand for a character unknown here.
+        # Pieces from another side's model: they segment nothing, but stand for a character that this model does not know.
         self._foreign = {piece: i for i, piece in enumerate(pieces) if processor.is_unused(i)}
         self.tag_ids = [] if tag is None else [processor.piece_to_id(tag)]
         if UNK_ID in self.tag_ids:
-            raise UserError(f"no piece {tag!r} in the vocabulary, as tokenizer.source_tag or tokenizer.target_tag wants one")
+            raise UserError(f"no piece {tag!r} in the vocabulary, which tokenizer.source_tag or tokenizer.target_tag needs")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
-        # Of a model of several languages: the tags of those that it translates to, for each text to choose from.
+        # In a multilingual model: the tags of its target languages, of which each text begins with one.
         self.tags = tuple(filter(is_tag, pieces)) if tag is None else ()
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
 
@@ -63,45 +60,42 @@ class Tokenizer:
         return self._processor.get_piece_size()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, the tag first, if there is one, and `EOS_ID` last."""
+        """Return the ids of each text, with the tag, if there is one, first and `EOS_ID` last."""
         return [self.tag_ids + ids + [EOS_ID] for ids in self._encode(texts)]
 
     def encode_phrases(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text as words of a longer one: nothing behind, and before them but the space that their script has."""
-        return [
-            self._inside(ids) if is_unspaced(text.lstrip()[:1]) else ids
-            for text, ids in zip(texts, self._encode(texts), strict=True)]
+        """Return the ids of each text as words inside a longer one: no EOS, and no space before unless its script has one."""
+        phrases = []
+        for text, ids in zip(texts, self._encode(texts), strict=True):
+            if is_unspaced(text.lstrip()[:1]):  # drop the space that every text begins with, if the vocabulary allows
+                first = self._processor.id_to_piece(ids[0]).removeprefix(WORD_START)
+                first_ids = [self._processor.piece_to_id(first)] if first else []
+                ids = ids if UNK_ID in first_ids else first_ids + ids[1:]
+            phrases.append(ids)
+        return phrases
 
     def goes_on(self, last: int, piece: int) -> bool:
-        """Whether a piece goes on with the word that the one before it ends; one of a byte is taken to."""
+        """Return whether a piece continues the word that the piece `last` ends. Bytes are taken to."""
         before, after = self.pieces([last, piece])
         return goes_on(before, "a" if self._processor.is_byte(piece) else after)
 
-    def _inside(self, ids: list[int]) -> list[int]:
-        """Without the space that every text begins with, where the vocabulary allows."""
-        first = self._processor.id_to_piece(ids[0]).removeprefix(WORD_START)
-        known = [self._processor.piece_to_id(first)] if first else []
-        return ids if UNK_ID in known else known + ids[1:]
-
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        if len(texts) < THREADS_PAY_FROM:
-            return [self._recognised(text, self._processor.encode(text)) for text in texts]
-        return [
-            self._recognised(text, ids) for text, ids in zip(texts, self._processor.encode(list(texts)), strict=True)]
+        few = len(texts) < THREADS_PAY_FROM
+        encoded = map(self._processor.encode, texts) if few else self._processor.encode(list(texts))
+        return [self._with_foreign(text, ids) for text, ids in zip(texts, encoded, strict=True)]
 
-    def _recognised(self, text: str, ids: list[int]) -> list[int]:
+    def _with_foreign(self, text: str, ids: list[int]) -> list[int]:
         if not self._foreign or UNK_ID not in ids:
             return ids
-        spelled = self._processor.encode(text, out_type=str)
-        return [self._foreign.get(piece, i) if i == UNK_ID else i for piece, i in zip(spelled, ids, strict=True)]
+        return [self._foreign.get(piece, i) if i == UNK_ID else i for piece, i in zip(self.spell(text), ids, strict=True)]
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
-        """Like `encode`, with a random segmentation of each text: a function of `seed` alone.
+        """Return ids like `encode`, but of a random segmentation of each text, determined by `seed`.
 
         Subword regularisation (Kudo 2018, https://arxiv.org/abs/1804.10959, section 3.2): one of the `SAMPLED_BEST` best
-        segmentations, with probability proportional to its own to the power `alpha`. Unigram models alone rank them.
+        segmentations, with probability proportional to its own to the power `alpha`. Only unigram models rank them.
         """
-        # SentencePiece can sample by itself, but mixes the thread's address into its seed: no two processes agree.
+        # SentencePiece can sample, but mixes the thread's address into its seed: no two processes agree.
         rng = np.random.default_rng(seed)
         return [[*self.tag_ids, *self._sampled(text, alpha, rng), EOS_ID] for text in texts]
 
@@ -109,7 +103,7 @@ class Tokenizer:
         candidates = self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST)
         best = candidates[0]
         if self._foreign and UNK_ID in best:  # a piece that no segmentation knows
-            return self._recognised(text, best)
+            return self._with_foreign(text, best)
         if self._marks:  # a tag is one piece, never its letters
             candidates = [ids for ids in candidates if self.count_tags(ids) == self.count_tags(best)]
         scores = alpha * np.array([sum(self._log_probability[i] for i in ids) for ids in candidates])
@@ -117,55 +111,57 @@ class Tokenizer:
         return candidates[int((scores + rng.gumbel(size=len(scores))).argmax())]
 
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each sequence; special ids leave no trace."""
+        """Return the text of each sequence, without special ids."""
         return [self._processor.decode([i for i in sequence if i not in (PAD_ID, BOS_ID, EOS_ID)]) for sequence in ids]
 
     def decode_pieces(self, pieces: Sequence[str]) -> str:
-        """The text of pieces, of which some need not be in the vocabulary."""
+        """Return the text of pieces, which need not be in the vocabulary."""
         return str(self._processor.decode_pieces(list(pieces)))
 
     def spell(self, text: str) -> list[str]:
-        """The pieces of a text as it spells them, where `pieces` has but a mark for what the vocabulary lacks."""
+        """Return the pieces of a text as strings, those that the vocabulary lacks too."""
         return list(self._processor.encode(text, out_type=str))
 
     @property
     def has_tags(self) -> bool:
-        """Whether there are texts that begin with a tag."""
+        """Whether texts may begin with a tag."""
         return bool(self._marks)
 
     def count_tags(self, ids: Sequence[int]) -> int:
-        """How many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
+        """Return how many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
         return next((place + 1 for place, i in enumerate(ids[:2]) if i in self._marks), 0)
 
     def spans(self, text: str) -> list[str]:
-        """What each piece of a text stands for in it, often with the space before: put together they are the text again."""
+        """Return the part of the text that each piece stands for, often with the space before: joined, they are the text."""
         data = text.encode()
         pieces = self._processor.encode(text, return_type="proto").pieces
         bounds = [0, *(piece.begin for piece in pieces[1:]), len(data)]
         return [data[first:last].decode() for first, last in itertools.pairwise(bounds)]
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        """What each id adds to the text: put together they are what `decode` gives. Of a character's bytes the last adds it."""
+        """Return what each id adds to the text that `decode` returns. The last of a character's bytes adds the character."""
         return [piece.surface for piece in self._processor.decode(list(ids), return_type="proto").pieces]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each id as the piece a person can read."""
+        """Return the piece of each id."""
         return [self._processor.id_to_piece(i) for i in ids]
 
     def ids_of(self, pieces: Sequence[str]) -> list[int]:
-        """Return the ids of pieces: `UNK_ID` for those the vocabulary lacks."""
+        """Return the id of each piece: `UNK_ID` for those the vocabulary lacks."""
         return [self._processor.piece_to_id(piece) for piece in pieces]
 
     def same_as(self, other: Tokenizer) -> bool:
-        """Whether its ids mean what they mean in another: their bytes also tell how each was trained, which may differ."""
+        """Return whether ids mean the same in another tokenizer, even if its bytes record another training."""
         mine, others = ((t.pieces(range(len(t))), t._log_probability, t.tag_ids) for t in (self, other))
         return mine == others
 
     def save(self, path: Path) -> None:
+        """Write the SentencePiece model."""
         path.write_bytes(self.model)
 
     @classmethod
     def load(cls, path: Path, tag: str | None = None) -> Tokenizer:
+        """Load a SentencePiece model; UserError if the file is missing or is none."""
         try:
             return cls(read_plain(path), tag)
         except OSError as error:
@@ -175,9 +171,9 @@ class Tokenizer:
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequence[str] = ()) -> Tokenizer:
-    """Train a SentencePiece model on `texts`, each of `symbols` a piece of its own; few texts have fewer pieces to give.
+    """Train a SentencePiece model. Few texts give fewer pieces than `tokenizer.vocab_size`.
 
-    UserError where `tokenizer.vocab_size` leaves no room for their characters.
+    symbols: strings that become one piece each. UserError where the vocabulary has no room for the texts' characters.
     """
     model = io.BytesIO()
     try:
@@ -190,6 +186,6 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequ
             num_threads=2, minloglevel=2, max_sentence_length=LONGEST_TEXT)
     except RuntimeError as error:
         raise UserError(
-            f"tokenizer.vocab_size={config.vocab_size} does not suit this training text; "
-            f"SentencePiece says: {error}") from error
+            f"tokenizer.vocab_size={config.vocab_size}: SentencePiece cannot train on this text: {error}. Try another size"
+        ) from error
     return Tokenizer(model.getvalue())

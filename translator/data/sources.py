@@ -51,8 +51,8 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
     The last window of a pass also has the rest of its rows. After it the first comes again.
     """
     assert config.window is not None
-    if not isinstance(config.train, str):
-        for _ in _read_pairs(config.train):  # finds files of unequal length before training on shifted pairs
+    if not isinstance(config.train, str):  # refuse files of unequal length before training on shifted pairs
+        for _ in _read_pairs(config.train, _where(config, "train")):
             pass
     number = 0
     while True:
@@ -106,7 +106,7 @@ def _tables(config: DataConfig, split: str) -> Iterator[pa.Table]:
         elif isinstance(value, str):
             yield from read_table(Path(value), names)
         else:
-            yield from _read_pairs(value)
+            yield from _read_pairs(value, where)
 
 
 def _in_directions(table: pa.Table, config: DataConfig) -> pa.Table:
@@ -122,13 +122,13 @@ def _in_directions(table: pa.Table, config: DataConfig) -> pa.Table:
     return pa.table({"source": pa.array(sources, pa.string()), "target": pa.array(targets, pa.string())})
 
 
-def _read_pairs(paths: Sequence[str]) -> Iterator[pa.Table]:
+def _read_pairs(paths: Sequence[str], where: str) -> Iterator[pa.Table]:
     """Yield the lines of a file of sources and a file of targets; UserError where one has more lines than the other."""
     if len(paths) != 2:
-        raise UserError(f"{','.join(paths)}: expected one file, or two as [SOURCES,TARGETS]")
+        raise UserError(f"{where}: expected one file, or two as [SOURCES,TARGETS]")
     for path in paths:
         if kind_of(Path(path)) in KINDS:
-            raise UserError(f"{path} is a table. Name one table, or two text files with a sentence a line")
+            raise UserError(f"{where}: {path} is a table. Name one table, or two text files with a sentence a line")
     files = [read_lines(Path(path)) for path in paths]
     counts = [0, 0]
     while any(batch := [list(islice(file, READ_ROWS)) for file in files]):

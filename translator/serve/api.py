@@ -1,4 +1,4 @@
-"""What each request to the API asks for and is answered, as values that JSON can hold."""
+"""The answers of LibreTranslate's API, as values for JSON."""
 
 from __future__ import annotations
 
@@ -10,96 +10,97 @@ from fastapi import HTTPException
 
 from translator.config.commands import ServeConfig
 from translator.serve.detection import name_of, served_code
-from translator.serve.fields import Detection, Keyed, Translation
+from translator.serve.fields import Detection, Fields, Translation
 from translator.serve.service import Answer, Service, Unanswerable, texts_of, untouched
 
 AUTO = "auto"
-# Milliseconds without a key after which a page may take a text for written.
-PAUSE = 250
-# Confidence, in percent, from which a text counts as written in the target language already. So none of 1,663 English sentences
-# (Tatoeba's test split) counts as German, nor any of their 2,000 commonest words except two, and 1,647 German ones do.
+# Milliseconds without a key after which the page asks for a translation.
+TYPING_PAUSE = 250
+# Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's
+# English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
 
 
 class Api:
-    """LibreTranslate's answers, error messages included; `details` and `health` are our own."""
+    """LibreTranslate's answers and error messages; `details` and `health` are additions."""
 
     def __init__(self, service: Service, config: ServeConfig, keys: Sequence[str] = ()) -> None:
-        """With keys, only who has one is answered."""
+        """If there are `keys`, requests must bring one."""
         self.service = service
         self.config = config
         self.keys = [key.encode() for key in keys]
-        self.most_alternatives = config.search.most_outputs - 1
+        self.max_alternatives = config.search.most_outputs - 1
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
-        """/translate"""
-        answers, detected = await self._ask(fields, explained=False)
+        """Answer /translate: lists if `q` is a list."""
+        answers, detected = await self._translate(fields, explained=False)
         ranked = [
             texts_of(text, lines, 1 + fields.alternatives, self.config.search)
             for text, lines in zip(fields.texts, answers, strict=True)]
-        whole: dict[str, list[Any]] = {"translatedText": [texts[0] for texts in ranked]}
+        by_text: dict[str, list[Any]] = {"translatedText": [texts[0] for texts in ranked]}
         if fields.alternatives:
-            whole["alternatives"] = [texts[1:] for texts in ranked]
+            by_text["alternatives"] = [texts[1:] for texts in ranked]
         if detected:
-            whole["detectedLanguage"] = detected
-        return whole if isinstance(fields.q, list) else {name: of_texts[0] for name, of_texts in whole.items()}
+            by_text["detectedLanguage"] = detected
+        return by_text if isinstance(fields.q, list) else {name: values[0] for name, values in by_text.items()}
 
     async def details(self, fields: Translation) -> dict[str, Any]:
-        """/details: of each text the lines, of each line the sentences, token by token."""
-        answers, detected = await self._ask(fields, explained=True)
+        """Answer /details: each text's lines, their sentences, token by token."""
+        answers, detected = await self._translate(fields, explained=True)
         for text, lines in zip(fields.texts, answers, strict=True):
-            texts_of(text, lines, 1, self.config.search)  # or the reason why there is none
+            texts_of(text, lines, 1, self.config.search)  # raises if a line has no translation
         texts = [[[answer.explanation for answer in line] for line in lines] for lines in answers]
         return {"texts": texts} | ({"detectedLanguage": detected} if detected else {})
 
     async def detect(self, fields: Detection) -> list[dict[str, Any]]:
-        """/detect"""
+        """Answer /detect."""
         self._require_key(fields)
         self._require_limits([fields.q])
         return [language for language in await self.service.detect(fields.q) if language["confidence"]]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """/frontend/settings"""
+        """The answer to /frontend/settings."""
         source, target = ({"code": code, "name": name_of(code)} for code in next(iter(self.service.translators)))
         return {
-            "charLimit": self.config.max_characters, "frontendTimeout": PAUSE, "apiKeys": bool(self.keys),
+            "charLimit": self.config.max_characters, "frontendTimeout": TYPING_PAUSE, "apiKeys": bool(self.keys),
             "keyRequired": bool(self.keys), "suggestions": False, "filesTranslation": False, "supportedFilesFormat": [],
-            "alternativesLimit": self.most_alternatives,
-            "language": {"source": source, "target": target}}
+            "alternativesLimit": self.max_alternatives, "language": {"source": source, "target": target}}
 
     @property
     def health(self) -> dict[str, Any]:
-        """/health"""
+        """The answer to /health."""
         batcher = self.service.batcher
-        return {"status": "ok", "waiting": batcher.waiting, "sentences": batcher.units_done, "batches": batcher.batches_done}
+        return {
+            "status": "ok", "waiting": batcher.waiting, "sentences": batcher.sentences_done, "batches": batcher.batches_done}
 
-    async def _ask(
+    async def _translate(
         self, fields: Translation, *, explained: bool
     ) -> tuple[list[list[list[Answer]]], list[dict[str, Any]] | None]:
-        """The answers to each text, and the languages detected if they were to be."""
+        """Return the answers to each text, and the languages detected if `source` is auto."""
         self._require_key(fields)
         self._require_limits(fields.texts)
-        if fields.alternatives > self.most_alternatives:
-            raise Unanswerable(f"Invalid request: alternatives parameter must be <= {self.most_alternatives}")
+        if fields.alternatives > self.max_alternatives:
+            raise Unanswerable(f"Invalid request: alternatives parameter must be <= {self.max_alternatives}")
         if fields.format != "text":
             raise Unanswerable(f"{fields.format} format is not supported")
         source, target = (served_code(code, self.service.codes) for code in (fields.source, fields.target))
-        how: dict[str, Any] = {"n_best": 1 + fields.alternatives, "explained": explained}
-        if source != AUTO:
-            return await self.service.translate(fields.texts, [source] * len(fields.texts), target, **how), None
-        detected = [await self._language_of(text, target) for text in fields.texts]
-        sources = [language["language"] for language in detected]
-        foreign = [number for number, source in enumerate(sources) if source != target]
+        detected = None
+        sources = [source] * len(fields.texts)
+        if source == AUTO:
+            detected = [await self._language_of(text, target) for text in fields.texts]
+            sources = [language["language"] for language in detected]
+        foreign = [i for i, language in enumerate(sources) if detected is None or language != target]
         translated = await self.service.translate(
-            [fields.texts[number] for number in foreign], [sources[number] for number in foreign], target, **how)
+            [fields.texts[i] for i in foreign], [sources[i] for i in foreign], target,
+            n_best=1 + fields.alternatives, explained=explained)
         answers = dict(zip(foreign, translated, strict=True))
-        return [answers.get(number) or untouched(text) for number, text in enumerate(fields.texts)], detected
+        return [answers.get(i) or untouched(text) for i, text in enumerate(fields.texts)], detected
 
     async def _language_of(self, text: str, target: str) -> dict[str, Any]:
-        """The target where the text clearly is in it, or the likeliest of the languages that are translated into it.
+        """Return the target if the text clearly is in it, else the likeliest language that is translated into it.
 
-        Where no such language can be detected, the only one there is.
+        If no such language can be detected, and there is only one, return that one.
         """
         sources = [source for source, other in self.service.translators if other == target]
         if not sources:
@@ -114,7 +115,7 @@ class Api:
             raise Unanswerable(f"the language cannot be detected: name the source, one of {', '.join(sources)}")
         return {"language": sources[0], "confidence": 0.0}
 
-    def _require_key(self, fields: Keyed) -> None:
+    def _require_key(self, fields: Fields) -> None:
         if self.keys and not fields.api_key:
             raise HTTPException(400, "Please contact the server operator to get an API key")
         if self.keys and not any(hmac.compare_digest(fields.api_key.encode(), key) for key in self.keys):

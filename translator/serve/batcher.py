@@ -1,182 +1,121 @@
-"""One thread that translates for many: what waits goes in batches, and nobody waits for a slow one."""
+"""Translate the sentences of many requests together: a fair queue, one worker thread, batches of like length."""
 
 from __future__ import annotations
 
-import math
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-Kind = TypeVar("Kind")
-Unit = TypeVar("Unit")
+Sentence = TypeVar("Sentence")
 
-# Tokens up to which sentences are short: they go together whatever their lengths, and are soon done.
+# Sentences of up to this many tokens share a batch, whatever their lengths.
 SHORT = 40
-# Seconds for which a batch of longer ones may keep others waiting; then what is much shorter goes first.
-PATIENCE = 0.2
 
 
 class Full(Exception):
-    """As much waits as may."""
+    """Too many sentences wait already."""
 
 
-class Abandoned(Exception):
-    """Nobody waits any more for the batch in work."""
+@dataclass(frozen=True)
+class _Waiting(Generic[Sentence]):
+    turn: int
+    sentence: Sentence
+    kind: Hashable
+    size: int
+    future: asyncio.Future[Any]
 
 
-@dataclass(eq=False)
-class _Order(Generic[Kind, Unit]):
-    """Units of one kind that are asked for together."""
+class Batcher(Generic[Sentence]):
+    """Queue for one worker thread, to use from one event loop.
 
-    kind: Kind
-    units: Sequence[Unit]
-    sizes: Sequence[int]
-    future: Future[list[Any]] = field(default_factory=Future)
-
-    def __post_init__(self) -> None:
-        self.answers: list[Any] = [None] * len(self.units)
-        self.missing = len(self.units)
-        self.waiting = deque(sorted(range(len(self.units)), key=lambda i: self.sizes[i]))  # the shortest first
-
-    @property
-    def next_size(self) -> int:
-        return self.sizes[self.waiting[0]]
-
-    def answer(self, number: int, answer: Any) -> None:
-        self.answers[number] = answer
-        self.missing -= 1
-        if not self.missing and self.future.set_running_or_notify_cancel():
-            self.future.set_result(self.answers)
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-
-@dataclass
-class _Batch(Generic[Kind, Unit]):
-    """Units in work, each an order's, by its number there."""
-
-    kind: Kind
-    units: list[tuple[_Order[Kind, Unit], int]]
-    longest: int
-    started: float = field(default_factory=time.monotonic)
-
-
-class Batcher(Generic[Kind, Unit]):
-    """Orders of any number of units, translated in one thread, in batches of one kind and of like length.
-
-    Orders take turns: of each goes one unit at a time, so that an order of many never keeps one of few waiting. A batch
-    of long ones that takes more than `PATIENCE` is interrupted, between two steps of its search, for units of at most half its
-    length, and so are these: nothing waits long for what is much longer. The longest loses time, but never stands still.
+    Requests take turns (start-time fair queuing): the first sentence of each comes before the second of any. A request
+    of many sentences therefore goes into several batches, and a short request is translated between two of them.
     """
 
     def __init__(
-        self, translate: Callable[[Kind, list[Unit]], Sequence[Any]], *, size: Callable[[Unit], int], batch_tokens: int,
-        most_waiting: int,
+        self, translate: Callable[[list[Sentence]], Sequence[Any]], *, kind: Callable[[Sentence], Hashable],
+        size: Callable[[Sentence], int], batch_tokens: int, max_waiting: int,
     ) -> None:
-        """`translate`: the answers to units, for which it calls `give_way` between its steps; `size`: a unit's tokens."""
+        """Call `translate` on batches of sentences of one `kind`; `size`: the tokens of a sentence."""
         self._translate = translate
+        self._kind = kind
         self._size = size
         self._batch_tokens = batch_tokens
-        self._most_waiting = most_waiting
-        self._orders: list[_Order[Kind, Unit]] = []  # with units that wait, the next one's turn first
-        self._stack: list[_Batch[Kind, Unit]] = []  # in work: each has interrupted the one before
-        self._changed = threading.Condition()
-        self._closed = False
-        self.units_done = self.batches_done = 0
-        self._thread = threading.Thread(target=self._work, name="batcher")
-        self._thread.start()
-
-    def submit(self, kind: Kind, units: Sequence[Unit]) -> Future[list[Any]]:
-        """The answers to some units, to come, unless it is cancelled; Full where too many wait already."""
-        order = _Order(kind, units, [self._size(unit) for unit in units])
-        with self._changed:
-            waiting = self._count_waiting()
-            if self._closed or (waiting and waiting + len(units) > self._most_waiting):  # a single order may be larger
-                raise Full
-            self._orders.append(order)
-            self._changed.notify()
-        return order.future
+        self._max_waiting = max_waiting
+        self._queue: list[_Waiting[Sentence]] = []  # by turn
+        self._turn = 0  # of requests that arrive now
+        self._task: asyncio.Task[None] | None = None
+        self._worker = ThreadPoolExecutor(1, "batcher")
+        self.busy = False  # translating a batch
+        self.sentences_done = self.batches_done = 0
 
     @property
     def waiting(self) -> int:
-        with self._changed:
-            return self._count_waiting()
+        """Count the sentences in the queue."""
+        return sum(not waiting.future.done() for waiting in self._queue)
+
+    async def submit(self, sentences: Sequence[Sentence]) -> list[Any]:
+        """Return the answer to each sentence. Raises Full. If cancelled, its sentences leave the queue."""
+        waiting = self.waiting
+        if waiting and waiting + len(sentences) > self._max_waiting:  # a single request may be larger
+            raise Full
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in sentences]
+        jobs = sorted(zip(map(self._size, sentences), sentences, futures, strict=True), key=lambda job: job[0])
+        self._queue += [
+            _Waiting(turn, sentence, self._kind(sentence), size, future)
+            for turn, (size, sentence, future) in enumerate(jobs, self._turn)]
+        self._queue.sort(key=lambda waiting: waiting.turn)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._work())
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            for future in futures:  # if one failed, nobody waits for the others
+                future.cancel()
 
     def close(self) -> None:
-        """Take no more orders, cancel those that wait, and end."""
-        with self._changed:
-            self._closed = True
-            for order in (*self._orders, *(order for batch in self._stack for order, _ in batch.units)):
-                order.future.cancel()
-            self._changed.notify()
-        self._thread.join()
+        """Wait for the batch in work, and end the worker thread."""
+        self._worker.shutdown()
 
-    def give_way(self) -> None:
-        """For the work in progress to call between two steps: others may go first, or it ends with Abandoned."""
-        batch = self._stack[-1]
-        if all(order.future.cancelled() for order, _ in batch.units):
-            raise Abandoned
-        if batch.longest <= SHORT or time.monotonic() - batch.started <= PATIENCE:
-            return
-        if urgent := self._take(batch.longest // 2):
-            self._run(urgent)
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while batch := self._next_batch():
+            self.busy = True
+            try:
+                answers = await loop.run_in_executor(self._worker, self._translate, [job.sentence for job in batch])
+            except Exception as error:  # for the requests in this batch, not for the server
+                for job in batch:
+                    if not job.future.done():
+                        job.future.set_exception(error)
+            else:
+                for job, answer in zip(batch, answers, strict=True):
+                    if not job.future.done():
+                        job.future.set_result(answer)
+                self.sentences_done += len(batch)
+                self.batches_done += 1
+            finally:
+                self.busy = False
 
-    def _count_waiting(self) -> int:
-        return sum(len(order.waiting) for order in self._orders if not order.future.done())
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._orders or self._closed)
-                if self._closed:
-                    return
-            if batch := self._take(math.inf):
-                self._run(batch)
-
-    def _take(self, longest: float) -> _Batch[Kind, Unit] | None:
-        """The next batch, of units no longer than that: one of the first order's, and those of others that go with it."""
-        with self._changed:
-            self._orders = [order for order in self._orders if not order.future.done()]
-            first = next((order for order in self._orders if order.next_size <= longest), None)
-            if first is None:
-                return None
-            longest = min(longest, max(SHORT, 2 * first.next_size))
-            batch: _Batch[Kind, Unit] = _Batch(first.kind, [], 0)
-            turns = deque([first, *(o for o in self._orders if o.kind == first.kind and o is not first)])
-            while turns:
-                order = turns.popleft()
-                widest = max(batch.longest, order.next_size)
-                if batch.units and (order.next_size > longest or (len(batch.units) + 1) * widest > self._batch_tokens):
-                    continue
-                batch.longest = widest
-                batch.units.append((order, order.waiting.popleft()))
-                if order.waiting:
-                    turns.append(order)
-            served = {order for order, _ in batch.units}
-            self._orders = sorted((o for o in self._orders if o.waiting), key=lambda order: order in served)
-            self._stack.append(batch)
-            return batch
-
-    def _run(self, batch: _Batch[Kind, Unit]) -> None:
-        """Work at what `_take` has put on the stack."""
-        try:
-            answers = self._translate(batch.kind, [order.units[number] for order, number in batch.units])
-        except Abandoned:
-            return
-        except Exception as error:  # whatever it is, it is those who asked for this batch who are told
-            for order, _ in batch.units:
-                order.fail(error)
-        else:
-            for (order, number), answer in zip(batch.units, answers, strict=True):
-                order.answer(number, answer)
-            self.units_done += len(batch.units)
-            self.batches_done += 1
-        finally:
-            with self._changed:
-                self._stack.pop()
+    def _next_batch(self) -> list[_Waiting[Sentence]]:
+        """Take the first sentence from the queue, and those after it that go with it."""
+        batch: list[_Waiting[Sentence]] = []
+        left: list[_Waiting[Sentence]] = []
+        longest = 0
+        for job in self._queue:
+            if job.future.done():  # nobody waits for it
+                continue
+            width = max(longest, job.size)
+            if not batch or (
+                    job.kind == batch[0].kind and job.size <= max(SHORT, 2 * batch[0].size)
+                    and (len(batch) + 1) * width <= self._batch_tokens):
+                batch.append(job)
+                longest = width
+            else:
+                left.append(job)
+        self._queue = left
+        if batch:
+            self._turn = batch[0].turn + 1  # later than this batch, so that a stream of requests cannot starve an old one
+        return batch

@@ -1,8 +1,8 @@
-"""A sentence and its translations token by token: how sure the model was, and what it attended to."""
+"""Translations token by token: how sure the model was, and what it attended to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from translator.config.options import SearchConfig
@@ -10,32 +10,37 @@ from translator.inference.planning import Unit
 from translator.inference.translation import Translation
 from translator.inference.translator import Translator
 from translator.search import Hypothesis
+from translator.search.forced import Rating
 from translator.text.tokenizer import EOS_ID
 
-# Decimals of what is sent to be drawn.
+# Decimals of the numbers sent.
 DECIMALS = 3
 
 
 def explain(
     translator: Translator, units: Sequence[Unit], translations: Sequence[Translation], options: SearchConfig
 ) -> list[dict[str, Any]]:
-    """Of each sentence what its tokens stand for, and its translations with score and tokens, the best first."""
+    """Return each sentence's source tokens, and its translations, the best first, with score and tokens."""
     pairs = [
         (unit.ids, [*hypothesis.ids, EOS_ID])
         for unit, translation in zip(units, translations, strict=True) for hypothesis in translation.hypotheses]
     ratings = iter(translator.rate(pairs, options))
+    return [
+        {"source": translator.source_tokenizer.spans(unit.text),
+         "translations": list(_explained(translator, unit, translation, ratings))}
+        for unit, translation in zip(units, translations, strict=True)]
 
-    def one(unit: Unit, text: str, hypothesis: Hypothesis) -> dict[str, Any]:
-        rating = next(ratings)
+
+def _explained(
+    translator: Translator, unit: Unit, translation: Translation, ratings: Iterator[Rating]
+) -> Iterator[dict[str, Any]]:
+    hypothesis: Hypothesis
+    for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
         surfaces = translator.target_tokenizer.surfaces(hypothesis.ids)
         tags = translator.source_tokenizer.count_tags(unit.ids)
         attention = rating.attention[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
         tokens = [
-            {"text": surface, "log_probability": round(certainty, DECIMALS), "attention": [round(a, DECIMALS) for a in row]}
-            for surface, certainty, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
-        return {"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit, "tokens": tokens}
-
-    return [
-        {"source": translator.source_tokenizer.spans(unit.text),
-         "translations": [one(unit, *pair) for pair in zip(translation.texts, translation.hypotheses, strict=False)]}
-        for unit, translation in zip(units, translations, strict=True)]
+            {"text": surface, "log_probability": round(log_probability, DECIMALS),
+             "attention": [round(weight, DECIMALS) for weight in row]}
+            for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
+        yield {"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit, "tokens": tokens}

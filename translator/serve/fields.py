@@ -1,38 +1,42 @@
-"""The fields of a request, in JSON or as a form, within bounds."""
+"""The fields of a request, in JSON, as a form or in the address."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeVar
 
 from fastapi import HTTPException, Request
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
-from starlette.requests import ClientDisconnect
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from starlette.types import Message
 
 
-def _encodable(text: str) -> str:
-    """The text, unless it holds half of a surrogate pair, which JSON's escapes can spell but no answer could repeat."""
-    text.encode()
+def _require_unicode(text: str) -> str:
+    text.encode()  # half of a surrogate pair, which JSON's escapes can spell, cannot be answered
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(_require_unicode)]
 
 
-class Keyed(BaseModel):
-    """What any request may bring."""
+class Fields(BaseModel):
+    """Fields of every request."""
 
     api_key: Text = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take an empty field for a missing one, as LibreTranslate does."""
+        return {name: value for name, value in values.items() if value not in (None, "", [])}
 
-class Detection(Keyed):
+
+class Detection(Fields):
     """/detect."""
 
     q: Text
 
 
-class Translation(Keyed):
-    """/translate."""
+class Translation(Fields):
+    """/translate and /details."""
 
     q: Text | list[Text]
     source: Text
@@ -42,14 +46,15 @@ class Translation(Keyed):
 
     @property
     def texts(self) -> list[str]:
+        """Return `q` as a list."""
         return [self.q] if isinstance(self.q, str) else self.q
 
 
-Fields = TypeVar("Fields", bound=Keyed)
+FieldsT = TypeVar("FieldsT", bound=Fields)
 
 
-async def read_fields(request: Request, form: type[Fields], max_bytes: int) -> Fields:
-    """What a request asks for; HTTPException in LibreTranslate's words where it cannot be read."""
+async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) -> FieldsT:
+    """Read the fields of a request. Raises HTTPException, in LibreTranslate's words, if they are wrong or too large."""
     read = 0
 
     async def bounded() -> Message:
@@ -61,26 +66,24 @@ async def read_fields(request: Request, form: type[Fields], max_bytes: int) -> F
         return message
 
     try:
-        values = await _values(Request(request.scope, bounded), max_bytes)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "Invalid JSON format") from error
-    except ClientDisconnect as error:
-        raise HTTPException(400, "the client has left") from error
-    if not isinstance(values, dict):
-        raise HTTPException(400, "Invalid JSON format")
-    try:
-        return form.model_validate({name: value for name, value in values.items() if value not in (None, "", [])})
+        return model.model_validate(await _values(Request(request.scope, bounded), max_bytes))
     except ValidationError as error:
         first = error.errors()[0]
         name = first["loc"][0]
-        told = f"missing {name} parameter" if first["type"] == "missing" else f"{name} parameter: {first['msg']}"
-        raise HTTPException(400, f"Invalid request: {told}") from error
+        problem = f"missing {name} parameter" if first["type"] == "missing" else f"{name} parameter: {first['msg']}"
+        raise HTTPException(400, f"Invalid request: {problem}") from error
 
 
-async def _values(request: Request, max_bytes: int) -> Any:
+async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
-        return await request.json()
-    values: dict[str, Any] = {}
+        try:
+            values = await request.json()
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, "Invalid JSON format") from error
+        if not isinstance(values, dict):
+            raise HTTPException(400, "Invalid JSON format")
+        return values
+    values = {}
     for given in (request.query_params, await request.form(max_part_size=max_bytes)):
         values |= dict(given)
         if len(texts := given.getlist("q")) > 1:

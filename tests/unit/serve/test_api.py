@@ -16,14 +16,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +32,6 @@ from tests.support.server import Server, serving, until
 from translator.config.building import from_hydra
 from translator.config.commands import ServeConfig
 from translator.inference.translation import Translation
-from translator.inference.translator import Translator
 from translator.runtime.errors import UserError
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -47,12 +44,12 @@ from translator.serve.api import Api
 from translator.serve.app import create_app
 from translator.serve.batcher import Batcher, Full
 from translator.serve.detection import Detector, served_code
-from translator.serve.service import Answer, Interruptible, Service, Unanswerable, texts_of
+from translator.serve.service import Answer, Service, Unanswerable, texts_of
 
 TEXTS = [source for source, _ in PAIRS[::17]]
 
 
-# The batcher, with lengths for units, which are answered by themselves
+# The batcher: sentences are a kind and a length, and their own translations
 
 
 class Recorder:
@@ -61,127 +58,138 @@ class Recorder:
     def __init__(self, **options: Any) -> None:
         self.batches: list[list[int]] = []
         self.gate, self.begun = threading.Event(), threading.Event()
-        self.batcher: Batcher[str, int] = Batcher(
-            self.translate, size=lambda unit: unit, **{"batch_tokens": 100, "most_waiting": 1000} | options)
+        self.batcher: Batcher[tuple[str, int]] = Batcher(
+            self.translate, kind=lambda sentence: sentence[0], size=lambda sentence: sentence[1],
+            **{"batch_tokens": 100, "max_waiting": 1000} | options)
 
-    def translate(self, kind: str, units: list[int]) -> list[str]:
-        self.batches.append(units)
+    def translate(self, sentences: list[tuple[str, int]]) -> list[str]:
+        self.batches.append([size for _, size in sentences])
         self.begun.set()
         self.gate.wait()
-        return [f"{kind}{unit}" for unit in units]
+        if sentences[0][0] == "bad":
+            raise ValueError("broken")
+        return [f"{kind}{size}" for kind, size in sentences]
+
+    def submit(self, kind: str, sizes: list[int]) -> asyncio.Future[list[str]]:
+        return asyncio.ensure_future(self.batcher.submit([(kind, size) for size in sizes]))
+
+    async def begin(self, kind: str, sizes: list[int]) -> asyncio.Future[list[str]]:
+        """Submit, and wait until the first batch is in work."""
+        request = self.submit(kind, sizes)
+        await asyncio.sleep(0)
+        await asyncio.to_thread(self.begun.wait)
+        return request
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            asyncio.run(work())
+        finally:
+            self.gate.set()
+            self.batcher.close()
 
 
-@pytest.fixture
-def recorder(request) -> Iterator[Recorder]:
-    made = Recorder(**getattr(request, "param", {}))
-    yield made
-    made.gate.set()
-    made.batcher.close()
+def test_what_waits_together_goes_together():
+    recorder = Recorder()
+
+    async def work() -> None:
+        requests = [await recorder.begin("a", [5]), *(recorder.submit("a", [n]) for n in (7, 6, 8))]
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        assert await asyncio.gather(*requests) == [["a5"], ["a7"], ["a6"], ["a8"]]
+        assert recorder.batches == [[5], [7, 6, 8]]
+
+    recorder.run(work)
 
 
-def test_what_waits_together_goes_together(recorder):
-    first = recorder.batcher.submit("a", [5])
-    recorder.begun.wait()
-    others = [recorder.batcher.submit("a", [n]) for n in (7, 6, 8)]
+def test_an_order_of_many_does_not_hold_up_one_of_few():
+    recorder = Recorder()
+
+    async def work() -> None:
+        many = await recorder.begin("a", [10] * 500)
+        few = [recorder.submit(kind, [11]) for kind in "ab"]
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        assert await asyncio.gather(*few) == [["a11"], ["b11"]]
+        assert not many.done()
+        assert len(await many) == 500
+        assert all(batch in recorder.batches[:4] for batch in ([11], [10] * 10))
+        assert any(11 in batch and 10 in batch for batch in recorder.batches[:4])  # the same kind goes along
+
+    recorder.run(work)
+
+
+def test_a_stream_of_short_requests_does_not_starve_a_long_one():
+    recorder = Recorder(batch_tokens=1)
     recorder.gate.set()
-    assert [future.result() for future in (first, *others)] == [["a5"], ["a7"], ["a6"], ["a8"]]
-    assert recorder.batches == [[5], [7, 6, 8]]
 
+    async def work() -> None:
+        long = recorder.submit("long", [90] * 5)
+        for _ in range(20):
+            await recorder.submit("short", [1])
+        assert long.done()
 
-def test_an_order_of_many_does_not_hold_up_one_of_few(recorder):
-    many = recorder.batcher.submit("a", [10] * 500)
-    recorder.begun.wait()
-    few = [recorder.batcher.submit(kind, [11]) for kind in "ab"]
-    recorder.gate.set()
-    assert [future.result() for future in few] == [["a11"], ["b11"]]
-    assert len(many.result()) == 500
-    assert all(batch in recorder.batches[:4] for batch in ([11], [10] * 10))
-    assert any(11 in batch and 10 in batch for batch in recorder.batches[:4])  # the same kind goes along
-
-
-def test_a_long_search_gives_way_to_what_is_much_shorter(monkeypatch):
-    monkeypatch.setattr(batcher, "PATIENCE", 0)
-    done, begun = [], threading.Event()
-
-    def translate(kind: str, units: list[int]) -> list[int]:
-        begun.set()
-        while kind == "long" and "short" not in done:
-            made.give_way()
-        done.append(kind)
-        return units
-
-    made: Batcher[str, int] = Batcher(translate, size=lambda unit: unit, batch_tokens=100, most_waiting=10)
-    long = made.submit("long", [90])
-    begun.wait()
-    made.submit("as long", [46])
-    made.submit("short", [45])
-    long.result()
-    made.submit("last", [1]).result()
-    made.close()
-    assert done == ["short", "long", "as long", "last"]
-
-
-def test_what_goes_first_multiplies_as_ever(trained_folder):
-    """Though a step for one row leaves oneDNN out."""
-    seen = []
-    translator = Translator(trained_folder, device="cpu")
-    translator.wrap = partial(Interruptible, before_step=lambda: seen.append(torch.backends.mkldnn.enabled))
-    translator([PAIRS[0][0]], dataclasses.replace(translator.search, beam_size=1))
-    assert seen
-    assert all(seen)
+    recorder.run(work)
 
 
 def test_what_nobody_waits_for_is_given_up():
-    begun = threading.Event()
+    recorder = Recorder()
 
-    def translate(kind: str, units: list[int]) -> list[int]:
-        while kind == "endless":
-            begun.set()
-            made.give_way()
-        return units
+    async def work() -> None:
+        in_work = await recorder.begin("a", [9])
+        left = recorder.submit("a", [90] * 9)
+        await asyncio.sleep(0)
+        assert recorder.batcher.waiting == 9
+        for request in (in_work, left):
+            request.cancel()
+        await asyncio.sleep(0)
+        assert recorder.batcher.waiting == 0
+        recorder.gate.set()
+        assert await recorder.submit("a", [3]) == ["a3"]
+        assert recorder.batches == [[9], [3]]
 
-    made: Batcher[str, int] = Batcher(translate, size=lambda unit: unit, batch_tokens=100, most_waiting=10)
-    endless = made.submit("endless", [9, 9])
-    begun.wait()
-    endless.cancel()
-    assert made.submit("a", [3]).result() == [3]
-    assert made.submit("endless", [9]).cancel()
-    made.close()
+    recorder.run(work)
 
 
 def test_an_error_is_told_to_those_it_concerns_alone():
-    def translate(kind: str, units: list[int]) -> list[int]:
-        if kind == "bad":
-            raise ValueError("broken")
-        return units
+    recorder = Recorder(batch_tokens=10)
+    recorder.gate.set()
 
-    made: Batcher[str, int] = Batcher(translate, size=lambda unit: unit, batch_tokens=10, most_waiting=100)
-    bad, good = made.submit("bad", [5] * 9), made.submit("good", [5] * 9)
-    with pytest.raises(ValueError, match="broken"):
-        bad.result()
-    assert good.result() == [5] * 9
-    made.close()
+    async def work() -> None:
+        bad, good = recorder.submit("bad", [5] * 9), recorder.submit("good", [5] * 9)
+        with pytest.raises(ValueError, match="broken"):
+            await bad
+        assert await good == ["good5"] * 9
+
+    recorder.run(work)
 
 
-@pytest.mark.parametrize("recorder", [{"most_waiting": 2}], indirect=True)
-def test_more_than_may_wait_is_refused(recorder):
-    recorder.batcher.submit("a", [1])
-    recorder.begun.wait()
-    waiting = recorder.batcher.submit("a", [1, 1])
-    with pytest.raises(Full):
-        recorder.batcher.submit("a", [1])
-    waiting.cancel()  # what is cancelled waits no longer
-    recorder.batcher.submit("a", [1])
+def test_more_than_may_wait_is_refused():
+    recorder = Recorder(max_waiting=2)
+
+    async def work() -> None:
+        await recorder.begin("a", [1])
+        waiting = recorder.submit("a", [1, 1])
+        with pytest.raises(Full):
+            await recorder.submit("a", [1])
+        waiting.cancel()  # what is cancelled waits no longer
+        await asyncio.sleep(0)
+        recorder.gate.set()
+        await recorder.submit("a", [1])
+
+    recorder.run(work)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(1, 150), min_size=1, max_size=20)), max_size=12))
 def test_every_unit_gets_its_own_answer_in_batches_within_bounds(orders):
     recorder = Recorder()
     recorder.gate.set()
-    futures = [recorder.batcher.submit(kind, units) for kind, units in orders]
-    for (kind, units), future in zip(orders, futures, strict=True):
-        assert future.result() == [f"{kind}{unit}" for unit in units]
-    recorder.batcher.close()
+
+    async def work() -> None:
+        requests = [recorder.submit(kind, sizes) for kind, sizes in orders]
+        for (kind, sizes), request in zip(orders, requests, strict=True):
+            assert await request == [f"{kind}{size}" for size in sizes]
+
+    recorder.run(work)
     assert sorted(unit for batch in recorder.batches for unit in batch) == sorted(u for _, units in orders for u in units)
     assert all(len(batch) == 1 or len(batch) * max(batch) <= 100 for batch in recorder.batches)
     assert all(max(batch) <= max(batcher.SHORT, 2 * batch[0]) for batch in recorder.batches)
@@ -566,7 +574,7 @@ def held(run: Path, *, patience: float = 10, **options: Any) -> Iterator[tuple[S
 def test_requests_that_wait_together_are_one_batch(trained_folder):
     with held(trained_folder) as (server, service, gate), ThreadPoolExecutor(9) as pool:
         asked = [pool.submit(server.post, "/translate", WHOLE)]
-        until(lambda: service.batcher._stack)
+        until(lambda: service.batcher.busy)
         asked += [pool.submit(server.post, "/translate", WHOLE | {"q": text}) for text in TEXTS[:8]]
         until(lambda: service.batcher.waiting == 8)
         gate.set()
@@ -574,19 +582,23 @@ def test_requests_that_wait_together_are_one_batch(trained_folder):
         assert server.get("/health") == {"status": "ok", "waiting": 0, "sentences": 9, "batches": 2}
 
 
-def test_a_search_is_interrupted_for_a_shorter_sentence(trained_folder, monkeypatch):
-    monkeypatch.setattr(batcher, "PATIENCE", 0)
-    service = Service(from_hydra(ServeConfig, composed("serve", "device=cpu")), [str(trained_folder)])
-    endless = " ".join(TEXTS * 3).replace(".", "")
+def test_a_short_request_goes_between_two_batches_of_a_long_one(trained_folder):
+    config = from_hydra(ServeConfig, composed("serve", "device=cpu", "search.batch_tokens=400"))
+    service = Service(config, [str(trained_folder)])
+    many = "\n".join(TEXTS * 3)
+
+    async def translated(text: str) -> list[str]:
+        [lines] = await service.translate([text], ["en"], "de")
+        return texts_of(text, lines, 1, config.search)
 
     async def ask() -> None:
-        long = asyncio.ensure_future(service.translate([endless], ["en"], "de"))
-        while not service.batcher._stack:
+        long = asyncio.ensure_future(translated(many))
+        while not service.batcher.busy:
             await asyncio.sleep(0.001)
-        short = asyncio.ensure_future(service.translate([TEXTS[0]], ["en"], "de"))
+        short = asyncio.ensure_future(translated(TEXTS[0]))
         done, _ = await asyncio.wait({long, short}, return_when=asyncio.FIRST_COMPLETED)
         assert done == {short}
-        assert await long == await service.translate([endless], ["en"], "de")
+        assert await long == await translated(many)
 
     try:
         asyncio.run(ask())
@@ -597,7 +609,7 @@ def test_a_search_is_interrupted_for_a_shorter_sentence(trained_folder, monkeypa
 def test_a_full_queue_sends_away(trained_folder):
     with held(trained_folder, max_waiting=1) as (server, service, gate), ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(server.post, "/translate", WHOLE)]
-        until(lambda: service.batcher._stack)
+        until(lambda: service.batcher.busy)
         asked.append(pool.submit(server.post, "/translate", WHOLE))
         until(lambda: service.batcher.waiting == 1)
         connection = http.client.HTTPConnection(server.host, server.port)
@@ -645,7 +657,7 @@ def test_who_sends_no_request_is_dropped(trained_folder):
 def test_an_answer_may_take_longer_than_a_request(trained_folder):
     with held(trained_folder, patience=0.1) as (server, service, gate), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, "/translate", WHOLE)
-        until(lambda: service.batcher._stack)
+        until(lambda: service.batcher.busy)
         end = time.monotonic() + 0.3
         until(lambda: time.monotonic() > end)
         gate.set()
@@ -681,7 +693,7 @@ def test_who_leaves_waits_no_longer(trained_folder):
         for waiting in (0, 1):  # the first is in work
             connection = http.client.HTTPConnection(server.host, server.port)
             connection.request("POST", "/translate", json.dumps(WHOLE), {"Content-Type": "application/json"})
-            until(lambda: service.batcher._stack and service.batcher.waiting == waiting)  # noqa: B023 called at once
+            until(lambda: service.batcher.busy and service.batcher.waiting == waiting)  # noqa: B023 called at once
         connection.sock.shutdown(socket.SHUT_RDWR)
         until(lambda: service.batcher.waiting == 0)
 

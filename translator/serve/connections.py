@@ -1,4 +1,4 @@
-"""Limits on connections: how many there are, and how long a client may keep one without sending a request."""
+"""Limits on connections: how many are open, and how long a client may do nothing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
-# Seconds for the headers of a request, and for taking each part of a large answer; as long, a connection may be idle.
+# Seconds between two checks on what a client does; as long, a connection may be idle.
 PATIENCE = 10
-# Connections that the kernel holds ready, and that asyncio accepts at once.
+# Connections that the kernel queues, and that asyncio accepts at once.
 BACKLOG = 128
-# File descriptors left for what opens files now and then.
+# File descriptors kept for files opened now and then.
 SPARE_FILES = 16
 FEWEST_CONNECTIONS = 8
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-# Seconds from one line about a lack of file descriptors to the next.
+# Seconds between two log lines about a lack of file descriptors.
 REPORT_EVERY = 60
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 43\r\nRetry-After: 2\r\n"
@@ -35,13 +35,12 @@ REFUSAL = (
 class Connection(H11Protocol):
     """HTTP/1.1 for clients that may be slow or hostile.
 
-    uvicorn only drops a connection that is idle after an answer. This drops any that waits for its client: for the headers of
-    a request, for a body that nobody reads any more, or to take an answer. The body of a request that is being answered has
-    the server's `timeout`.
+    uvicorn only drops a connection that is idle after an answer. This one drops every client that owes something (the headers
+    of a request, room for an answer) and does nothing from one check to the next. The body of a request that is being answered
+    is limited by the server's `timeout`.
     """
 
-    _deadline: asyncio.TimerHandle | None = None
-    _untaken = 0  # bytes of answers when the deadline was set
+    _check: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -49,49 +48,30 @@ class Connection(H11Protocol):
             self.connections.discard(self)
             transport.write(REFUSAL)
             transport.close()
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._watch()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._watch()
+        self._check_after(self._state())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._check.cancel()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
-        """Set the deadline while the client has to act, and none while the server has."""
-        waits = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
-        if waits and self._deadline is None:
-            self._untaken = self.transport.get_write_buffer_size()
-            self._deadline = self.loop.call_later(self.timeout_keep_alive, self._expire)
-        elif not waits and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _state(self) -> object:
+        """Return what changes when the client acts: its requests, and bytes it did not take. None if the server must act."""
+        client_owes = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+        return (self.cycle, self.transport.get_write_buffer_size()) if client_owes else None
 
-    def _expire(self) -> None:
-        self._deadline = None
-        if 0 < self.transport.get_write_buffer_size() < self._untaken:  # a slow reader, but one who reads
-            self._watch()
-        else:
+    def _check_after(self, before: object) -> None:
+        self._check = self.loop.call_later(self.timeout_keep_alive, self._drop_if_still, before)
+
+    def _drop_if_still(self, before: object) -> None:
+        state = self._state()
+        if state is not None and state == before:
             self.transport.abort()
+        else:
+            self._check_after(state)
 
 
 class Server(uvicorn.Server):
-    """uvicorn with limits on connections, and one line in the log where file descriptors run out."""
+    """uvicorn with limits on connections, and one log line when file descriptors run out."""
 
     def __init__(self, app: ASGIApp, most_connections: int, *, patience: float = PATIENCE) -> None:
         most, backlog = within_open_files(most_connections)
@@ -105,7 +85,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log what asyncio could not do: where it is short of file descriptors, it would say so thousands of times a second."""
+        """Log asyncio's errors; a lack of file descriptors, which comes thousands of times a second, once a minute."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in OUT_OF_FILES):
             loop.default_exception_handler(context)
@@ -118,7 +98,7 @@ class Server(uvicorn.Server):
 def within_open_files(most_connections: int) -> tuple[int, int]:
     """Return how many connections may be open, and how many are accepted at once, without running out of file descriptors.
 
-    Raises UserError where the limit of open files leaves too few.
+    Raises the limit of open files where allowed. Raises UserError if it leaves too few.
     """
     opened = sum(1 for _ in Path("/dev/fd").iterdir()) + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -129,7 +109,7 @@ def within_open_files(most_connections: int) -> tuple[int, int]:
     free = (wanted if soft == resource.RLIM_INFINITY else soft) - opened
     most = min(most_connections, free - min(BACKLOG, free // 4))
     if most < min(most_connections, FEWEST_CONNECTIONS):
-        raise UserError(f"open files: their limit ({soft}) leaves none for connections. Raise it: ulimit -n 1024")
+        raise UserError(f"open files: the limit ({soft}) leaves none for connections. Raise it: ulimit -n 1024")
     if most < most_connections:
         log(f"warning: max_connections={most_connections}: the limit of open files ({soft}) allows {most}. "
             "Raise it (ulimit -n).")

@@ -1,4 +1,4 @@
-"""An export's README.md: a model card, as the Hugging Face hub reads them."""
+"""The README.md of an export: a model card for the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import DatasetCard, EvalResult, ModelCardData, try_to_load_from_cache
+from huggingface_hub import DatasetCard, EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from translator.config.options import DataConfig
@@ -21,92 +21,84 @@ from translator.runtime.errors import UserError
 
 CARD = """\
 ---
-{metadata}
+{{ card_data }}
 ---
-# {name}
+# {{ name }}
 
-A Transformer that translates {languages}: {model.encoder_layers} encoder and {model.decoder_layers} decoder
-layers of width {model.d_model}, {model.norm}-norm, {model.activation}, {model.positions} positions. {origin}
-{scores}
+A Transformer that translates {{ languages }}: {{ model.encoder_layers }} encoder and {{ model.decoder_layers }} decoder
+layers of width {{ model.d_model }}, {{ model.norm }}-norm, {{ model.activation }}, {{ model.positions }} positions.
+{%- if start %} Its weights began as those of `{{ start }}`, whose licence holds.{% endif %}
+{%- if corpus %} It was trained on `{{ corpus }}`{% if licence %} (licence: {{ licence }}){% endif %}.{% endif %}
+{% if scores %}
+On the test split, in the program that trained it, with {{ scores_beam }} hypotheses kept:
+{% for score in scores %}
+- {{ score.metric_name }} {{ "%.2f"|format(score.metric_value) }}, `{{ score.metric_args.signature }}`
+{%- endfor %}
+{% endif %}
 ## Use
 
 ```python
-{usage}```
+{{ usage }}```
 
-A source, or an output, may have {positions:,} tokens at most.{tags}{penalty}
-"""
-SCORES = """
-On the test split, in the program that trained it, with {beam_size} hypotheses kept:
+A source, or an output, may have {{ positions }} tokens at most.
+{%- if tags %}
 
-{lines}
-"""
-TAGS = """
+Begin each source with the tag of the language wanted, and a space: {{ tags }}.
+{%- endif %}
+{%- if gnmt is not none %}
 
-Begin each source with the tag of the language wanted, and a space: {tags}.
-"""
-PENALTY = """
+Where this model was trained, scores of outputs were divided by ((5 + length) / 6) ^ {{ gnmt }}, a penalty that other programs
+lack. Above they are divided by length ^ {{ power }}, the nearest one. For the same search in the trainer, set
+`search.length_penalty_form=power search.length_penalty={{ power }}`.
+{%- endif %}
 
-The scores of outputs were divided by ((5 + length) / 6) ^ {gnmt:g} where this model was trained, a penalty that other programs
-lack. Above they are divided by length ^ {power:g}, the nearest one. The two programs search alike where the former is told
-`search.length_penalty_form=power search.length_penalty={power:g}`.
 """
 
 
 def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) -> str:
-    """For a run's folder, with the lines of Python that use what was exported, by this library."""
+    """Return the card of an exported run. `usage`: Python code that uses the export, by this library."""
     config = folder.load_config()
-    name, data, search = folder.path.resolve().name, config.data, decoding.search
-    of_hub = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
-    began_as = of_hub or Path(config.init or "").name  # where a folder lay is nobody's business
+    data = config.data
+    base = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
+    licence = dataset = None
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
-    licence, dataset = _data_card(data) if trained else (None, None)
-    corpus = dataset or (Path(data.path).name if data.path else "files")
-    scores, results = _evaluation(folder, corpus)
-    codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
-    metadata = ModelCardData(
-        model_name=name, language=codes or None, license=licence, library_name=library, pipeline_tag="translation",
-        base_model=of_hub,
-        datasets=[dataset] if dataset else None, metrics=[result.metric_type for result in results] or None,
-        eval_results=results or None)
-    origin = f"Its weights began as those of `{began_as}`, whose licence holds. " if began_as else ""
     if trained:
-        origin += f"It was trained on `{corpus}`" + (f" (licence: {licence})." if licence else ".")
-    is_gnmt = search.length_penalty_form == "gnmt" and search.beam_size > 1
-    return CARD.format(
-        metadata=metadata.to_yaml(), name=name, model=config.model, origin=origin.strip(),
-        languages=", ".join(" to ".join(direction) for direction in data.directions),
-        tags=TAGS.format(tags=", ".join(data.tags)) if data.tags else "",
-        scores=scores, usage=usage, positions=decoding.positions,
-        penalty=PENALTY.format(gnmt=search.length_penalty, power=decoding.length_penalty) if is_gnmt else "")
+        licence, dataset = _dataset_card(data)
+    corpus = dataset or (Path(data.path).name if data.path else "files")
+    scores, beam_size = _scores(folder, corpus)
+    codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
+    name = folder.path.resolve().name
+    metadata = ModelCardData(
+        model_name=name, language=codes or None, license=licence, library_name=library,
+        pipeline_tag="translation", base_model=base, datasets=[dataset] if dataset else None,
+        metrics=[score.metric_type for score in scores] or None, eval_results=scores or None)
+    is_gnmt = decoding.search.length_penalty_form == "gnmt" and decoding.search.beam_size > 1
+    return str(ModelCard.from_template(
+        metadata, template_str=CARD, name=name, model=config.model, usage=usage, scores=scores, scores_beam=beam_size,
+        languages=", ".join(" to ".join(direction) for direction in data.directions), tags=", ".join(data.tags),
+        start=base or Path(config.init or "").name,  # not the folder: where it was says nothing to others
+        corpus=corpus if trained else None, licence=licence, positions=f"{decoding.positions:,}",
+        gnmt=f"{decoding.search.length_penalty:g}" if is_gnmt else None, power=f"{decoding.length_penalty:g}"))
 
 
-def _evaluation(folder: RunFolder, corpus: str) -> tuple[str, list[EvalResult]]:
-    """What `make evaluate` found on the test split, for readers and for the hub; nothing where it has not been asked."""
+def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | None]:
+    """Return what `make evaluate` found on the test split, and by which beam size; nothing if it was not run."""
     file = folder.path / "evaluation-test" / "scores.json"
     try:
         evaluation = json.loads(file.read_text(encoding="utf-8"))
-        return _scores(evaluation), _results(corpus, evaluation)
+        return [
+            EvalResult(
+                task_type="translation", dataset_type=corpus, dataset_name=corpus, dataset_split="test", metric_type=metric,
+                metric_name=score["name"], metric_value=round(score["value"], 2), metric_args={"signature": score["signature"]})
+            for metric, score in evaluation["scores"].items()], evaluation["search"]["beam_size"]
     except FileNotFoundError:
-        return "", []
+        return [], None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: damaged: {error}; `make evaluate` writes it anew") from error
+        raise UserError(f"{file}: damaged: {error}. Run `make evaluate` to write it again.") from error
 
 
-def _scores(evaluation: dict[str, Any]) -> str:
-    lines = [f"- {score['name']} {score['value']:.2f}, `{score['signature']}`" for score in evaluation["scores"].values()]
-    return SCORES.format(beam_size=evaluation["search"]["beam_size"], lines="\n".join(lines))
-
-
-def _results(corpus: str, evaluation: dict[str, Any]) -> list[EvalResult]:
-    return [
-        EvalResult(
-            task_type="translation", dataset_type=corpus, dataset_name=corpus, dataset_split="test", metric_type=metric,
-            metric_name=score["name"], metric_value=round(score["value"], 2), metric_args={"signature": score["signature"]})
-        for metric, score in evaluation["scores"].items()]
-
-
-def _data_card(data: DataConfig) -> tuple[str | None, str | None]:
-    """The licence on the data's card, and their id if they are the hub's; None where the hub would have to be asked."""
+def _dataset_card(data: DataConfig) -> tuple[str | None, str | None]:
+    """Return the licence on the data's card, and their id on the hub; None for what only a download could tell."""
     if data.path is None:
         return None, None
     dataset = hub_id(data.path)

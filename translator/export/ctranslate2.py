@@ -1,4 +1,4 @@
-"""A trained model as CTranslate2 runs it: https://opennmt.net/CTranslate2."""
+"""Write a model for CTranslate2: https://opennmt.net/CTranslate2."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ctranslate2.specs.common_spec import Activation
 from sentencepiece import SentencePieceProcessor
 from torch import nn
 
-from translator.config.options import ModelConfig
 from translator.export.decoding import Decoding
+from translator.export.exporters import require_supported
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.layers import GatedFeedForward
@@ -25,9 +25,13 @@ from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
+# Values that can be written, by option of conf/model. Its sliding windows are for decoders without an encoder.
+SUPPORTED = {
+    "norm": ("pre", "post"), "activation": tuple(ACTIVATIONS), "positions": ("sinusoidal", "learned", "rotary", "relative"),
+    "tied": ("none", "target", "all"), "encoder_window": (None,), "decoder_window": (None,)}
 
-# Where our search ends when `beam_size` hypotheses have, at places that they then keep, CTranslate2's lets others take these:
-# with this much patience it goes on long enough to find the same.
+# Finished hypotheses give up their places in CTranslate2's beam, but not in this project's: with this much patience its search
+# runs long enough to find the same.
 LONG_PATIENCE = 2.0
 JOINT_FILES = ("tokenizer.model",) * 2
 SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
@@ -52,11 +56,12 @@ print(target.decode([result.hypotheses[0] for result in results]))
 def write(
     translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "float16", "int8"]
 ) -> None:
-    """Write the model, its vocabularies and its tokenizers; UserError for a model that CTranslate2 cannot express."""
-    if decoding.search.keep_places and decoding.search.patience is None:
-        raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it, such as 1")
-    if decoding.search.patience is not None and decoding.search.patience * decoding.search.beam_size < 1:
-        raise UserError("search.patience: times search.beam_size it must be at least 1 for CTranslate2; raise it")
+    """Write the model, its vocabularies and its tokenizers. Raises UserError for a model or a search it cannot express."""
+    patience = decoding.search.patience
+    if decoding.search.keep_places and patience is None:
+        raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it. Set 1, say.")
+    if patience is not None and patience * decoding.search.beam_size < 1:
+        raise UserError(f"search.patience={patience:g}: times search.beam_size at least 1 for CTranslate2. Raise it.")
     spec = specification(translator.models[0], decoding.positions)
     source, target = (t.pieces(range(len(t))) for t in (translator.source_tokenizer, translator.target_tokenizer))
     spec.register_source_vocabulary(source)
@@ -67,12 +72,13 @@ def write(
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
-    translator.source_tokenizer.save(folder / _tokenizer_files(translator)[0])
-    translator.target_tokenizer.save(folder / _tokenizer_files(translator)[1])
+    source_file, target_file = _tokenizer_files(translator)
+    translator.source_tokenizer.save(folder / source_file)
+    translator.target_tokenizer.save(folder / target_file)
 
 
 def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
-    """Python that translates by what stands in `folder`."""
+    """Return Python code that translates with the export in `folder`."""
     options = _options(decoding, translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID]))
     source, target = _tokenizer_files(translator)
     return USAGE.format(
@@ -83,7 +89,7 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
 def decoder(
     folder: Path, decoding: Decoding, *, device: str, threads: int, batch_size: int
 ) -> Callable[[Sequence[str]], list[str]]:
-    """What translates texts as the lines of `usage` do, so many at once by each of so many workers of a thread."""
+    """Return a function that translates as the code of `usage` does, with `threads` workers of one thread each."""
     model = ctranslate2.Translator(str(folder), device=device, inter_threads=threads, intra_threads=1)
     files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
     source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
@@ -100,15 +106,13 @@ def decoder(
 
 
 def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
-    """CTranslate2's, with which it finds what ours finds; never: the pieces that no output holds."""
+    """Return CTranslate2's options for the same search. `never`: pieces that no output may hold."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
     if decoding.search.beam_size > 1:
-        # EOS is returned because it then counts in the length.
         options |= {
             "length_penalty": decoding.length_penalty, "patience": decoding.search.patience or LONG_PATIENCE,
-            "return_end_token": True}
-    return options | {
-        "suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
+            "return_end_token": True}  # so that it counts in the length
+    return options | {"suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
 
 
 def _tokenizer_files(translator: Translator) -> tuple[str, str]:
@@ -117,9 +121,9 @@ def _tokenizer_files(translator: Translator) -> tuple[str, str]:
 
 @torch.no_grad()
 def specification(model: Transformer, positions: int) -> TransformerSpec:
-    """The weights under CTranslate2's names."""
+    """Return the weights under CTranslate2's names, with a table of so many positions."""
     config = model.config
-    _require_expressible(config)
+    require_supported(config, "CTranslate2", SUPPORTED)
     options: dict[str, Any] = {
         "num_heads": config.num_heads, "pre_norm": config.norm == "pre", "activation": ACTIVATIONS[config.activation],
         "ffn_glu": config.activation == "swiglu", "relative_attention_bias": config.positions == "relative",
@@ -129,12 +133,11 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
     source_vocab, target_vocab = len(model.source_embedding.tokens.weight), model.target_vocab
     _set_embedding(encoder, encoder.embeddings[0], model.source_embedding, source_vocab, positions)
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, target_vocab, positions)
-    encoder_layers: Any = model.encoder
-    decoder_layers: Any = model.decoder
-    for spec, layer in zip(encoder.layer, encoder_layers, strict=True):
+    layer: Any
+    for spec, layer in zip(encoder.layer, model.encoder, strict=True):
         _set_self_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
-    for spec, layer in zip(decoder.layer, decoder_layers, strict=True):
+    for spec, layer in zip(decoder.layer, model.decoder, strict=True):
         _set_self_attention(spec.self_attention, layer.self_attention, layer.around_self.norm)
         _set_cross_attention(spec.attention, layer.cross_attention, layer.around_cross.norm)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
@@ -145,14 +148,8 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
     return TransformerSpec(encoder, decoder)
 
 
-def _require_expressible(config: ModelConfig) -> None:
-    for side in ("encoder", "decoder"):
-        if any(config.windows(side)):  # its sliding windows are for decoders without an encoder
-            raise UserError(f"model.{side}_window: CTranslate2 has no local attention between an encoder and a decoder")
-
-
 def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, vocab: int, positions: int) -> None:
-    tokens.weight = embedding.tokens.weight[:vocab].numpy().copy()  # which it quantises in place
+    tokens.weight = embedding.tokens.weight[:vocab].numpy().copy()  # CTranslate2 quantises it in place
     if embedding.positions is not None:
         spec.position_encodings.encodings = embedding.positions(torch.zeros(1, positions, tokens.weight.shape[1]))[0].numpy()
 
@@ -185,7 +182,7 @@ def _set_feed_forward(spec: Any, feed_forward: Any, norm: nn.LayerNorm) -> None:
 
 
 def _set_linear(spec: Any, *linears: Any) -> None:
-    """Several side by side, as one."""
+    """Set one linear map from several that read the same input."""
     spec.weight = torch.cat([linear.weight for linear in linears]).numpy()
     if linears[0].bias is not None:
         spec.bias = torch.cat([linear.bias for linear in linears]).numpy()

@@ -1,13 +1,19 @@
-"""How other programs must search to find what we find."""
+"""How another program must search to find the same translations."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from translator.config.options import ModelConfig, SearchConfig
+from translator.runtime.errors import UserError
 
-# Tokens of a translation, where the run does not tell.
+# Options of a search that exports carry, or that change nothing in plain beam search. Every other one must be off.
+CARRIED = frozenset((
+    "beam_size", "keep_places", "patience", "length_penalty", "length_penalty_form", "max_length", "max_length_ratio",
+    "max_length_extra", "max_source_tokens", "split_sentences", "batch_tokens", "diversity", "seed"))
+# Tokens of a translation, if the run does not say.
 TYPICAL_LENGTH = 20
 
 
@@ -21,40 +27,45 @@ class Decoding:
 
     @classmethod
     def nearest(cls, search: SearchConfig, model: ModelConfig, mean_length: float | None) -> Decoding:
-        """To `search`, for outputs of this mean length; UserError for options that other programs lack or read otherwise."""
+        """Return the decoding nearest to `search` for outputs of this mean length.
+
+        Raises UserError for an option that other programs lack or read differently.
+        """
         search.require_like(expressible(search, search.beam_size), "an export carries plain beam search alone")
         return cls(search, _power(search, mean_length or TYPICAL_LENGTH), _positions(search, model))
 
     def most(self, source: int) -> int:
-        """The most tokens of an output before EOS, of a source of so many, EOS counted."""
+        """Return the most tokens of an output, EOS not counted, for a source of `source` tokens, EOS counted."""
         most = int(self.search.max_length_ratio * source) + self.search.max_length_extra
         return most if self.search.max_length is None else min(self.search.max_length, most)
 
     def limit(self, source: str) -> str:
-        """The same as a Python expression, of that for the tokens of the source."""
+        """Return `most` as a Python expression of the expression `source`."""
         limit = f"int({self.search.max_length_ratio} * {source}) + {self.search.max_length_extra}"
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
 
 
 def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """What of `search` other programs have too."""
-    return dataclasses.replace(
-        search.plain(beam_size), coverage_penalty=0.0, min_length=1, min_length_ratio=0.0, no_repeat_ngram=0,
-        repetition_penalty=1.0, copy_unknown=False, language=None)
+    """Return `search` with all options off that no export carries, new ones included."""
+    off: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(search) if field.name not in CARRIED}
+    return dataclasses.replace(search, **(off | {"beam_size": beam_size, "n_best": 1, "min_length": 1}))
 
 
 def _power(search: SearchConfig, length: float) -> float:
-    """The exponent of the length. For gnmt, which others lack, that of the penalty that grows alike at this length.
+    """Return the exponent of the length. For gnmt, which others lack, that of the penalty that grows alike at this length.
 
     The slope of log(((5 + length) / 6) ^ alpha) is alpha / (5 + length), and that of log(length ^ beta) is beta / length.
     """
-    if search.length_penalty_form == "power":
-        return search.length_penalty
-    return round(search.length_penalty * length / (5 + length), 2)
+    match search.length_penalty_form:
+        case "power":
+            return search.length_penalty
+        case "gnmt":
+            return round(search.length_penalty * length / (5 + length), 2)
+    raise UserError(f"search.length_penalty_form={search.length_penalty_form}: not supported by exports. Use power or gnmt.")
 
 
 def _positions(search: SearchConfig, model: ModelConfig) -> int:
-    """What the longest source takes, or the longest output and BOS before it; of learned positions, those there are."""
+    """Return the positions of the longest source, or of the longest output and BOS; of learned positions, all there are."""
     if model.positions == "learned":
         return model.max_positions
     output = int(search.max_source_tokens * search.max_length_ratio) + search.max_length_extra

@@ -1,4 +1,4 @@
-"""The folder of an export: whole or not there, and never in place of anything else."""
+"""The folder of an export: written whole or not at all, and never over anything else."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from translator.runtime.atomic_files import read_plain, require_writable, writin
 from translator.runtime.errors import UserError
 from translator.runtime.file_lock import locked
 
-# The file that tells an export from folders that are not ours to replace.
+# The file that marks a folder as an export, which may be replaced.
 MARK = "translator.json"
 
 
 @contextmanager
 def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
-    """A folder to write to, which takes the name `path` at the end if nothing is raised, in place of an earlier export."""
+    """Yield a folder to write to. If nothing is raised, it is renamed to `path`, in place of an earlier export."""
     require_not_of_a_run(path)
     path = path.resolve()  # so that a link stays a link
-    _require_ours(path)
+    _require_export(path)
     require_writable(path.parent)
-    partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
     path.parent.mkdir(parents=True, exist_ok=True)
+    partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
     lock = locked(
         path.with_name(f".{path.name}.lock"), f"output={path}: another process writes it; wait for its end, or name another")
-    if old.exists() and not path.exists():  # a process was killed between two renames
-        old.rename(path)
+    _restore(old, path)  # a process was killed between two renames
     try:
         for left in (partial, old):
             shutil.rmtree(left, ignore_errors=True)
@@ -42,30 +41,32 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
         if path.exists():
             path.rename(old)
         partial.rename(path)
-    except BaseException:
-        if old.exists() and not path.exists():
-            old.rename(path)
-        raise
     finally:
+        _restore(old, path)
         for left in (partial, old):
             shutil.rmtree(left, ignore_errors=True)
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 
-def _require_ours(path: Path) -> None:
-    """UserError where there is anything that no export has written."""
+def _restore(old: Path, path: Path) -> None:
+    if old.exists() and not path.exists():
+        old.rename(path)
+
+
+def _require_export(path: Path) -> None:
+    """Raise UserError if `path` holds anything that no export has written."""
     if not path.exists():
         return
     if not (path / MARK).is_file():
-        raise UserError(f"output={path}: is there already and no export of ours; name another, or remove it")
-    here = _files(path)
+        raise UserError(f"output={path}: exists, and is not an export. Name another folder, or remove it.")
+    present = _files(path)
     try:
-        written = json.loads(read_plain(path / MARK)).get("files", here)  # older exports do not say
+        written = json.loads(read_plain(path / MARK)).get("files", present)  # older exports do not say
     except (OSError, ValueError, AttributeError):
         written = []
-    if others := sorted({*here} - {*written, MARK}):
-        raise UserError(f"output={path}: {others[0]} there is no part of the export and would go with it; move it first")
+    if others := sorted({*present} - {*written, MARK}):
+        raise UserError(f"output={path}: {others[0]} is not part of the export, and would be deleted. Move it first.")
 
 
 def _files(folder: Path) -> list[str]:

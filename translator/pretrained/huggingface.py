@@ -1,9 +1,8 @@
-"""Weights and vocabularies as `transformers` loads them, made into ours."""
+"""Load models by `transformers`, and convert them."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,37 +13,26 @@ from torch import Tensor
 
 from translator.config.building import build
 from translator.config.options import ModelConfig, RunConfig
-from translator.pretrained.m2m100 import m2m100
-from translator.pretrained.marian import marian
+from translator.pretrained.families import FAMILIES
+from translator.pretrained.naming import weight_names, with_channels_in_order
 from translator.pretrained.parts import Family, Pretrained
 from translator.pretrained.vocabulary import Vocabulary, arrange, renumber, segmentation
-from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, Tokenizer
 
-FAMILIES = {"marian": marian, "m2m_100": m2m100}
-# What `transformers` calls the parts of a layer, and what they are called here.
-PARTS = {
-    "self_attn.q_proj": "self_attention.W_q", "self_attn.k_proj": "self_attention.W_k",
-    "self_attn.v_proj": "self_attention.W_v", "self_attn.out_proj": "self_attention.W_o",
-    "encoder_attn.q_proj": "cross_attention.W_q", "encoder_attn.k_proj": "cross_attention.W_k",
-    "encoder_attn.v_proj": "cross_attention.W_v", "encoder_attn.out_proj": "cross_attention.W_o",
-    "encoder_attn_layer_norm": "around_cross.norm", "fc1": "feed_forward.inner", "fc2": "feed_forward.outer",
-    "final_layer_norm": "around_feed_forward.norm"}
-SELF_NORM = {"encoder": "around_attention.norm", "decoder": "around_self.norm"}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-# Options that config.json may hold, with the one value that there is a counterpart for.
+# Options that config.json may hold, with the only value that can be converted.
 REQUIRED = {
     "scale_embedding": True, "static_position_embeddings": True, "normalize_before": False, "normalize_embedding": False,
     "add_final_layer_norm": False}
-# A model from elsewhere may bring Python code: unless told this, transformers asks on stdin whether to run it.
+# A model may bring Python code: without this option, transformers asks on stdin whether to run it.
 NEVER_RUN: dict[str, Any] = {"trust_remote_code": False}
-# Added to the logit of what is never produced: beside any other, its probability is then lost in rounding.
+# Added to the logit of pieces that are never output: their probability is then lost in rounding.
 SILENCE = -30.0
 
 
 def load(source: str, config: RunConfig) -> Pretrained:
-    """The model that a folder or hub id names; UserError where there is none, or none that has a counterpart here."""
+    """Load the model of a folder or hub id. Raises UserError if there is none, or if it cannot be converted."""
     try:
         model, tokenizer = _read(source)
         family = FAMILIES[model.config.model_type](model, tokenizer, config)
@@ -54,62 +42,63 @@ def load(source: str, config: RunConfig) -> Pretrained:
 
 
 def _read(source: str) -> tuple[Any, Any]:
-    """The model and the tokenizer, as `transformers` loads them."""
+    """Return the model and the tokenizer of `transformers`."""
     try:
         import transformers
     except ImportError as error:
         raise UserError(
-            "no run folder, and other models are loaded by transformers, which is missing: make .venv/ready-huggingface, "
-            "or pip install '.[huggingface]'") from error
+            "not a run folder, and transformers, which loads other models, is not installed. Install it with "
+            "`make .venv/ready-huggingface`, or pip install '.[huggingface]'.") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with warnings.catch_warnings(), _telling_what_failed():
-        warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and makes no use of it
+    with warnings.catch_warnings(), _user_errors():
+        warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and does not use it
         config = transformers.AutoConfig.from_pretrained(source, **NEVER_RUN)
-        _require_counterpart(config)
-        model, told = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        _require_convertible(config)
+        model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
             source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **NEVER_RUN)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **NEVER_RUN)
-    if lacking := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
-        raise UserError(f"damaged: weights are missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
+    if lacking := sorted([*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]):
+        raise UserError(f"damaged: weights missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
     if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
-        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}; those of Marian and M2M-100 can be read")
+        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}. Only those of Marian and M2M-100 can be converted.")
     return model.eval(), tokenizer
 
 
 @contextmanager
-def _telling_what_failed() -> Iterator[None]:
+def _user_errors() -> Iterator[None]:
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of whatever kind transformers, and what it builds on, may raise
+    except Exception as error:  # of any kind that transformers, and what it builds on, may raise
         if "trust_remote_code" in str(error):
-            there = " or ".join(FAMILIES)
-            raise UserError(f"it has Python code of its own, which is never run. Name a model of type {there}.") from error
+            kinds = " or ".join(FAMILIES)
+            raise UserError(f"it has Python code of its own, which is never run. Name a model of type {kinds}.") from error
         raise UserError(f"neither a run folder nor a model that transformers can load: {str(error)[:300]}") from error
 
 
-def _require_counterpart(found: Any) -> None:
-    """UserError where the options of a config.json make a model that there is none of here."""
-    if found.model_type not in FAMILIES:
-        raise UserError(f"a model of type {found.model_type}; those of type {' and '.join(FAMILIES)} can be taken over")
+def _require_convertible(theirs: Any) -> None:
+    """Raise UserError for an option of a config.json that this project's models lack."""
+    if theirs.model_type not in FAMILIES:
+        raise UserError(f"model_type={theirs.model_type}: only {' and '.join(FAMILIES)} can be converted")
     for option, value in REQUIRED.items():
-        if getattr(found, option, value) != value:
-            raise UserError(f"{option}={getattr(found, option)} in its config.json; only {value} has a counterpart here")
+        if getattr(theirs, option, value) != value:
+            raise UserError(f"{option}={getattr(theirs, option)} in its config.json: only {value} can be converted")
     for option in ("ffn_dim", "attention_heads"):
-        encoder, decoder = getattr(found, f"encoder_{option}"), getattr(found, f"decoder_{option}")
+        encoder, decoder = getattr(theirs, f"encoder_{option}"), getattr(theirs, f"decoder_{option}")
         if encoder != decoder:
-            raise UserError(f"encoder_{option}={encoder}, decoder_{option}={decoder}: only equal ones have a counterpart here")
-    if found.activation_function not in ACTIVATIONS:
-        raise UserError(f"activation_function={found.activation_function}; there are {', '.join(ACTIVATIONS)} here")
+            raise UserError(f"encoder_{option}={encoder}, decoder_{option}={decoder}: only equal ones can be converted")
+    if theirs.activation_function not in ACTIVATIONS:
+        raise UserError(
+            f"activation_function={theirs.activation_function}: only {', '.join(ACTIVATIONS)} can be converted")
 
 
 def _converted(source: str, model: Any, family: Family, config: RunConfig) -> Pretrained:
     tables = tuple(part.weight.detach() for part in (
         model.get_encoder().embed_tokens, model.get_decoder().embed_tokens, model.get_output_embeddings()))
-    of_encoder, of_decoder, of_output = (table.data_ptr() for table in tables)
-    tied = "none" if of_output != of_decoder else "target" if of_encoder != of_decoder else "all"
+    encoder, decoder, output = (table.data_ptr() for table in tables)
+    tied = "none" if output != decoder else "target" if encoder != decoder else "all"
     vocabularies = _vocabularies(model, family, joint=tied == "all")
     source_tokenizer, target_tokenizer = (
         Tokenizer(renumber(side.pieces, vocabulary, family.tags), side.tag)
@@ -117,19 +106,25 @@ def _converted(source: str, model: Any, family: Family, config: RunConfig) -> Pr
     options = dataclasses.replace(
         config.tokenizer, **segmentation(family.source.pieces), vocab_size=max(map(len, vocabularies)),
         joint=tied == "all", narrow_target=False, source_tag=family.source.tag, target_tag=family.target.tag)
-    rows = [list(vocabulary.values()) for vocabulary in vocabularies]
-    weights = _layers(model.state_dict()) | _tables(tables, rows[0], rows[1], tied)
-    if family.positions is None:
-        weights = _in_our_channels(weights)
+    shape = _shape(model.config, family, tied, config.model)
+    source_rows, target_rows = (list(vocabulary.values()) for vocabulary in vocabularies)
+    state, names = model.state_dict(), weight_names(shape.encoder_layers, shape.decoder_layers)
+    weights = {ours: state[theirs] for theirs, ours in names.items() if theirs in state}
+    weights["source_embedding.tokens.weight"] = tables[0][source_rows]
+    if tied != "all":
+        weights["target_embedding.tokens.weight"] = tables[1][target_rows]
+    if tied == "none":
+        weights["output.weight"] = tables[2][target_rows]
+    if family.positions is None:  # theirs: sines in the first half of the channels; here sines and cosines alternate
+        weights = with_channels_in_order(weights, torch.arange(shape.d_model).view(2, -1).T.flatten())
     else:
         weights |= {f"{side}_embedding.positions.table.weight": family.positions.clone() for side in ("source", "target")}
-    weights["output.bias"] = _bias(family, rows[1])
-    return Pretrained(
-        source, _shape(model.config, family, tied, config.model), options, (source_tokenizer, target_tokenizer), weights)
+    weights["output.bias"] = _bias(family, target_rows)
+    return Pretrained(source, shape, options, (source_tokenizer, target_tokenizer), weights)
 
 
 def _shape(theirs: Any, family: Family, tied: str, chosen: ModelConfig) -> ModelConfig:
-    """The model's, with the dropout that was chosen."""
+    """Return the model's options, with the dropout of `chosen`."""
     return build(ModelConfig, dataclasses.asdict(chosen) | {
         "d_model": theirs.d_model, "num_heads": theirs.encoder_attention_heads, "d_ff": theirs.encoder_ffn_dim,
         "encoder_layers": theirs.encoder_layers, "decoder_layers": theirs.decoder_layers, "norm": family.norm,
@@ -138,62 +133,24 @@ def _shape(theirs: Any, family: Family, tied: str, chosen: ModelConfig) -> Model
         "decoder_window": None, "tied": tied, "output_bias": True})
 
 
-def _tables(tables: tuple[Tensor, Tensor, Tensor], source: Sequence[int], target: Sequence[int], tied: str) -> Weights:
-    """The embeddings and the output projection by our ids, tied ones once."""
-    weights = {"source_embedding.tokens.weight": tables[0][list(source)]}
-    if tied != "all":
-        weights["target_embedding.tokens.weight"] = tables[1][list(target)]
-    if tied == "none":
-        weights["output.weight"] = tables[2][list(target)]
-    return weights
-
-
 def _vocabularies(model: Any, family: Family, *, joint: bool) -> tuple[Vocabulary, Vocabulary]:
-    """The source's and the target's."""
+    """Return the source's and the target's vocabulary."""
     pad, start, eos = (getattr(model.config, f"{name}_id") for name in ("pad_token", "decoder_start_token", "eos_token"))
-    sides, sizes = (family.source, family.target), (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens)
+    sides = (family.source, family.target)
+    tables = (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens)
     models = [side.pieces for side in sides]
     source, target = (
         arrange(side.rows, table.num_embeddings, (pad, side.unknown, start, eos), models if joint else [side.pieces])
-        for side, table in zip(sides, sizes, strict=True))
+        for side, table in zip(sides, tables, strict=True))
     return source, target
 
 
 def _bias(family: Family, rows: Sequence[int]) -> Tensor:
-    """The output's bias by our ids. Of ids with one row, all but one are silent, BOS if it is among them."""
-    heard = set(family.silent)
+    """Return the output's bias by id. Of ids with the same row only one is not silent: BOS if it is among them."""
+    used = set(family.silent)
     bias = family.bias[list(rows)]
     for i in [*range(BOS_ID), *range(BOS_ID + 1, len(rows)), BOS_ID]:
-        if rows[i] in heard:
+        if rows[i] in used:
             bias[i] += SILENCE
-        heard.add(rows[i])
+        used.add(rows[i])
     return bias
-
-
-def _layers(state: Weights) -> Weights:
-    """The weights of all layers, and of what may stand behind the last, by our names."""
-    renamed = {}
-    for name, tensor in state.items():
-        if of_layer := re.fullmatch(r"model\.(encoder|decoder)\.layers\.(\d+)\.(.+)\.(weight|bias)", name):
-            side, number, part, what = of_layer.groups()
-            ours = SELF_NORM[side] if part == "self_attn_layer_norm" else PARTS[part]
-            renamed[f"{side}.{number}.{ours}.{what}"] = tensor
-        elif last := re.fullmatch(r"model\.(encoder|decoder)\.layer_norm\.(weight|bias)", name):
-            renamed[f"{last[1]}_norm.{last[2]}"] = tensor
-    return renamed
-
-
-def _in_our_channels(weights: Weights) -> Weights:
-    """The same model with the channels of what runs through its layers in another order.
-
-    Its positions are sines in the first half of the channels and cosines in the second; ours take turns.
-    """
-    width = len(weights["encoder.0.around_attention.norm.weight"])
-    order = torch.arange(width).view(2, -1).T.flatten()
-    ordered = {}
-    for name, tensor in weights.items():
-        if re.search(r"(W_o|outer|norm)\.(weight|bias)$", name):  # these write channels
-            ordered[name] = tensor[order]
-        else:  # these read them; of their biases there is one an output
-            ordered[name] = tensor[:, order] if tensor.dim() == 2 else tensor
-    return ordered

@@ -1,4 +1,4 @@
-"""SentencePiece models whose ids are those of a vocabulary that stands apart from them."""
+"""Renumber SentencePiece models by the ids of a separate vocabulary file."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from translator.text.vocabulary import ModelProto, Piece
 
 # Pieces that segment text.
 SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
-# Ours, by their ids. What starts an output is not called <s>: that may be one of the other model's pieces.
+# Special pieces in the order of their ids here. The one that starts an output is not called <s>: that may be another piece.
 SPECIAL = {"<pad>": Piece.CONTROL, "<unk>": Piece.UNKNOWN, "<start>": Piece.CONTROL, "</s>": Piece.CONTROL}
 
-# Pieces in the order of ids, each with the row of another model's tables that it takes its weights from.
+# Pieces in the order of ids, each with its row in the other model's embeddings.
 Vocabulary = dict[str, int]
 
 
 def arrange(names: Mapping[str, int], size: int, special: Sequence[int], models: Sequence[bytes]) -> Vocabulary:
-    """The vocabulary of tables with `size` rows, of which some have names.
+    """Return the vocabulary of embeddings with `size` rows. `names`: the row of each piece that has one.
 
-    `special`: the rows of padding, of what is unknown, of what starts an output and of what ends one. A piece of the
-    SentencePiece `models` that has no row is unknown: it takes the same.
+    `special`: the rows of padding, of unknown pieces, of the start and of the end of an output. A piece of the SentencePiece
+    `models` without a row takes that of unknown pieces.
     """
     by_row = {row: piece for piece, row in names.items()}
     if max(by_row) >= size:
-        raise UserError(f"its vocabulary names row {max(by_row):,} of embeddings with {size:,}: they do not belong together")
+        raise UserError(f"its vocabulary names row {max(by_row):,}, but its embeddings have {size:,} rows")
     vocabulary = dict(zip(SPECIAL, special, strict=True))
     vocabulary |= {by_row.get(row, f"<row {row}>"): row for row in range(size) if row not in special}
     for model in models:
@@ -36,20 +36,20 @@ def arrange(names: Mapping[str, int], size: int, special: Sequence[int], models:
 
 
 def renumber(model: bytes, vocabulary: Vocabulary, marks: Collection[str]) -> bytes:
-    """A SentencePiece model that segments as `model` does, with the ids of the vocabulary.
+    """Return a SentencePiece model that segments as `model` does, with the ids of the vocabulary.
 
-    Pieces that are not its own segment nothing; those among them that are `marks` are no text either.
+    Pieces that `model` lacks segment nothing. `marks`: those that are no text either.
     """
     proto = ModelProto.FromString(model)
     own = {piece.piece: piece for piece in proto.pieces if piece.type in SEGMENTING}
-    last = min((piece.score for piece in own.values()), default=0.0) - 1  # BPE merges into unused pieces too, last of all
+    last = min((piece.score for piece in own.values()), default=0.0) - 1  # BPE merges into unused pieces too: do so last
 
-    def of(name: str) -> Any:
+    def renumbered(name: str) -> Any:
         if name in SPECIAL:
             return Piece(piece=name, score=0, type=SPECIAL[name])
         return own.get(name) or Piece(piece=name, score=last, type=Piece.CONTROL if name in marks else Piece.UNUSED)
 
-    pieces = [of(name) for name in vocabulary]
+    pieces = [renumbered(name) for name in vocabulary]
     del proto.pieces[:]
     proto.pieces.extend(pieces)
     trainer = proto.trainer_spec
@@ -60,6 +60,6 @@ def renumber(model: bytes, vocabulary: Vocabulary, marks: Collection[str]) -> by
 
 
 def segmentation(model: bytes) -> dict[str, Any]:
-    """The options of ours, by name, that tell how a SentencePiece model segments."""
+    """Return the options of conf/tokenizer that say how a SentencePiece model segments."""
     trainer = ModelProto.FromString(model).trainer_spec
     return {"model_type": trainer.ModelType.Name(trainer.model_type).lower(), "byte_fallback": trainer.byte_fallback}

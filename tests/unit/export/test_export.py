@@ -30,7 +30,7 @@ from tests.support.models import random_model
 from tests.support.paths import ROOT
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import ExportConfig
-from translator.config.options import SearchConfig
+from translator.config.options import ModelConfig, SearchConfig
 from translator.data.batching import pad
 from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
@@ -195,6 +195,35 @@ def test_stop_rules_that_others_lack_are_refused_by_name(write, changes, option,
     decoding = Decoding.nearest(dataclasses.replace(BEAM, **changes), model.config, None)
     with pytest.raises(UserError, match=re.escape(option)):
         write(Translator.of(model, tokenizer, tokenizer, search=BEAM), decoding, tmp_path, "float32")
+
+
+@pytest.mark.parametrize(("program", "write"), [
+    ("CTranslate2", lambda model: to_ctranslate2.specification(model, 100)),
+    ("transformers", lambda model: to_huggingface.stock_model(model, 40, 40, 100))])
+@pytest.mark.parametrize(("option", "value"), [
+    ("positions", "alibi"), ("activation", "relu2"), ("norm", "sandwich"), ("tied", "source"), ("later", True)])
+def test_a_model_option_unknown_to_an_exporter_is_refused(program, write, option, value):
+    """Whatever is added to conf/model, no exporter leaves it out in silence."""
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class LaterConfig(ModelConfig):
+        later: bool = False
+
+    model = random_model()
+    model.config = LaterConfig(**vars(model.config) | {option: value})
+    with pytest.raises(UserError, match=f"model.{option}={value}: {program} "):
+        write(model)
+
+
+@pytest.mark.parametrize(("option", "value"), [("length_penalty_form", "wu2016"), ("later", True)])
+def test_a_search_option_unknown_to_exports_is_refused(option, value):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class LaterConfig(SearchConfig):
+        later: bool = False
+
+    search = LaterConfig(**vars(BEAM))
+    assert Decoding.nearest(search, model_config(), None).length_penalty == BEAM.length_penalty
+    with pytest.raises(UserError, match=f"search.{option}={value}: "):
+        Decoding.nearest(dataclasses.replace(search, **{option: value}), model_config(), None)
 
 
 def test_ctranslate2_sees_far_and_refuses_what_is_farther(tokenizer, tmp_path):
@@ -393,7 +422,7 @@ def test_options_that_do_not_go_together_are_named(options, words):
 def test_a_folder_that_is_no_export_stays(run_folder, tmp_path, script):
     (tmp_path / "precious.txt").touch()
     result = script("export", f"run={run_folder}", "format=ctranslate2", f"output={tmp_path}")
-    assert_user_error(result, str(tmp_path), "no export of ours")
+    assert_user_error(result, str(tmp_path), "is not an export")
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
@@ -422,9 +451,9 @@ def test_an_export_takes_the_place_of_an_earlier_one_whole_or_not_at_all(tmp_pat
     assert (tmp_path / "latest").is_symlink()
     assert (path / "third").is_file()
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"notes\.txt there is no part of the export"), replaced(path, tmp_path / "run", "x"):
+    with pytest.raises(UserError, match=r"notes\.txt is not part of the export"), replaced(path, tmp_path / "run", "x"):
         pass
     assert (path / "notes.txt").read_text() == "mine"
     (path / "translator.json").write_text("damaged")
-    with pytest.raises(UserError, match="is no part of the export"), replaced(path, tmp_path / "run", "x"):
+    with pytest.raises(UserError, match="is not part of the export"), replaced(path, tmp_path / "run", "x"):
         pass

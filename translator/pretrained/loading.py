@@ -1,0 +1,81 @@
+"""Load a model to start from, and the options it comes with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from translator.config.building import by_dotted_name
+from translator.config.options import RunConfig
+from translator.model.transformer import Transformer
+from translator.model.weights import SkipInit, require_fit
+from translator.pretrained.huggingface import load
+from translator.pretrained.parts import Pretrained
+from translator.runs.run_folder import RunFolder
+from translator.runtime.console import log
+from translator.runtime.errors import UserError
+
+
+def load_pretrained(source: str, config: RunConfig) -> Pretrained:
+    """Load the model of a run folder, or of a folder or hub id of Marian or M2M-100 weights.
+
+    Dropout and subword sampling are those of `config`, and so are language tags except for a run folder.
+    Raises UserError if there is no such model.
+    """
+    if RunFolder(source).config_file.is_file():
+        _warn_of_missing_pieces(source, config)
+        weights = RunFolder(source).load_weights()
+        pretrained = dataclasses.replace(without_weights(RunFolder(source), config), weights=weights)
+    else:
+        pretrained = load(source, config)
+    with torch.device("meta"), SkipInit():  # where a model takes no memory, whatever its size
+        model = Transformer(pretrained.model, *map(len, pretrained.tokenizers))
+    require_fit(model, pretrained.weights, Path(source))
+    return pretrained
+
+
+def _warn_of_missing_pieces(run: str, config: RunConfig) -> None:
+    """Warn if a new target language will be spelled in letters, because the run's target vocabulary lacks its pieces."""
+    saved = RunFolder(run).load_config()
+    new = set(config.data.target.split("+")) - set(saved.data.target.split("+"))
+    if saved.tokenizer.joint and saved.tokenizer.narrow_target and new:
+        log(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
+            "will take many small ones; a run with tokenizer.narrow_target=false has those of its sources too")
+
+
+def without_weights(folder: RunFolder, config: RunConfig) -> Pretrained:
+    """Return the model and the vocabulary of a run, to resume from a checkpoint."""
+    saved = folder.load_config()
+    languages, wanted = (saved.data.source, saved.data.target), (config.data.source, config.data.target)
+    if (saved.tokenizer.source_tag or saved.tokenizer.target_tag) and languages != wanted:
+        raise UserError(
+            f"init={folder.path}: has the language tags of {' to '.join(languages)}, not of {' to '.join(wanted)}. Import the "
+            "original model again for these languages.")
+    dropout = {name: getattr(config.model, name) for name in ("dropout", "attention_dropout", "activation_dropout")}
+    return Pretrained(
+        str(folder.path), dataclasses.replace(saved.model, **dropout),
+        dataclasses.replace(saved.tokenizer, sampling=config.tokenizer.sampling), folder.load_tokenizers(), {})
+
+
+def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> RunConfig:
+    """Return the options with the model and the vocabulary of `pretrained`.
+
+    `named`: the options that the user gave, such as `model.d_ff`, or `model` for the whole group.
+    Raises UserError if one of them contradicts the model.
+    """
+    adopted = dataclasses.replace(config, model=pretrained.model, tokenizer=pretrained.tokenizer)
+    before, now = by_dotted_name(config), by_dotted_name(adopted)
+    for option in now:
+        if before[option] != now[option] and {option, option.split(".")[0]} & set(named):
+            raise UserError(
+                f"{option}={before[option]}: the model in {pretrained.source} has {now[option]}; leave the option out")
+    known = pretrained.tokenizers[0].tags
+    if set(config.data.tags) - set(known) or bool(known) != bool(config.data.tags):
+        raise UserError(
+            f"data.target={config.data.target}: the model in {pretrained.source} "
+            + (f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known
+               else "translates to one language: name one"))
+    return adopted

@@ -135,11 +135,11 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, target_vocab, positions)
     layer: Any
     for spec, layer in zip(encoder.layer, model.encoder, strict=True):
-        _set_self_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm)
+        _set_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
     for spec, layer in zip(decoder.layer, model.decoder, strict=True):
-        _set_self_attention(spec.self_attention, layer.self_attention, layer.around_self.norm)
-        _set_cross_attention(spec.attention, layer.cross_attention, layer.around_cross.norm)
+        _set_attention(spec.self_attention, layer.self_attention, layer.around_self.norm)
+        _set_attention(spec.attention, layer.cross_attention, layer.around_cross.norm)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
     if config.norm == "pre":
         _set_norm(encoder.layer_norm, model.encoder_norm)
@@ -154,21 +154,15 @@ def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, vocab: int, pos
         spec.position_encodings.encodings = embedding.positions(torch.zeros(1, positions, tokens.weight.shape[1]))[0].numpy()
 
 
-def _set_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
-    _set_linear(spec.linear[0], *attention.maps())
-    _set_linear(spec.linear[1], attention.W_o)
+def _set_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
+    queries, keys, values = attention.maps()
+    inputs = [(queries, keys, values)] if len(spec.linear) == 2 else [(queries,), (keys, values)]  # else cross-attention
+    for part, linears in zip(spec.linear, [*inputs, (attention.W_o,)], strict=True):
+        _set_linear(part, *linears)
     _set_norm(spec.layer_norm, norm)
     if attention.relative is not None:
         spec.relative_attention_bias = attention.relative.bias.weight.numpy()
         spec.relative_attention_max_distance = np.int32(MAX_DISTANCE)
-
-
-def _set_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
-    queries, keys, values = attention.maps()
-    _set_linear(spec.linear[0], queries)
-    _set_linear(spec.linear[1], keys, values)
-    _set_linear(spec.linear[2], attention.W_o)
-    _set_norm(spec.layer_norm, norm)
 
 
 def _set_feed_forward(spec: Any, feed_forward: Any, norm: nn.LayerNorm) -> None:

@@ -31,7 +31,9 @@ class Decoding:
 
         Raises UserError for an option that other programs lack or read differently.
         """
-        search.require_like(expressible(search, search.beam_size), "an export carries plain beam search alone")
+        for option, off in _off(search).items():
+            if (value := getattr(search, option)) != off:
+                raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
         return cls(search, _power(search, mean_length or TYPICAL_LENGTH), _positions(search, model))
 
     def most(self, source: int) -> int:
@@ -46,9 +48,14 @@ class Decoding:
 
 
 def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """Return `search` with all options off that no export carries, new ones included."""
-    off: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(search) if field.name not in CARRIED}
-    return dataclasses.replace(search, **(off | {"beam_size": beam_size, "n_best": 1, "min_length": 1}))
+    """Return `search` with all options off that no export carries."""
+    return dataclasses.replace(search, **(_off(search) | {"beam_size": beam_size}))
+
+
+def _off(search: SearchConfig) -> dict[str, Any]:
+    """Return the values by which options are off, of all that no export carries; options added later are among them."""
+    defaults = {field.name: field.default for field in dataclasses.fields(search) if field.name not in CARRIED}
+    return defaults | {"n_best": 1, "min_length": 1}
 
 
 def _power(search: SearchConfig, length: float) -> float:

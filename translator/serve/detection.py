@@ -1,4 +1,4 @@
-"""Languages: their names and codes, and which of them a text is written in."""
+"""Names and codes of languages, and detection of a text's language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 
 def name_of(code: str) -> str:
-    """A language's name in English; of what is no language's code, the code."""
+    """Return a language's name in English, or the code itself if it is not a language's."""
     try:
         return Locale.parse(code, sep="-").get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
@@ -18,7 +18,7 @@ def name_of(code: str) -> str:
 
 
 def served_code(code: str, languages: Sequence[str]) -> str:
-    """Return the language of those served that a code such as `EN` or `en-US` asks for; the code itself where there is none.
+    """Return the served language that a code such as `EN` or `en-US` asks for, or the code itself if there is none.
 
     Subtags are dropped from the end until one fits (RFC 4647, section 3.4).
     """
@@ -35,15 +35,15 @@ def _tag(code: str) -> str:
 
 
 class Detector:
-    """Tell all languages that py3langid knows apart."""
+    """Detect any language that py3langid knows."""
 
     def __init__(self, languages: Sequence[str]) -> None:
-        """`languages`: those served, for whose codes, such as `en-US`, its own ones stand."""
+        """`languages`: the codes served, such as `en-US`, to use in place of py3langid's own."""
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         self._served = {_tag(language).split("-")[0]: language for language in languages}
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Return the languages, the likeliest first, as LibreTranslate does: confidence from 0 to 100, together 100."""
+        """Return all languages, the likeliest first, as LibreTranslate does: confidences in percent, which sum to 100."""
         return [
             {"language": self._served.get(code, code), "confidence": round(100 * float(probability), 1)}
             for code, probability in self._identifier.rank(text)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import pytest
@@ -34,6 +36,8 @@ from translator.config.options import ModelConfig, SearchConfig
 from translator.data.batching import pad
 from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
+from translator.export import decoding as to_decoding
+from translator.export import exporters
 from translator.export import huggingface as to_huggingface
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
@@ -197,33 +201,33 @@ def test_stop_rules_that_others_lack_are_refused_by_name(write, changes, option,
         write(Translator.of(model, tokenizer, tokenizer, search=BEAM), decoding, tmp_path, "float32")
 
 
+def with_option(config: ModelConfig | SearchConfig, option: str, value: object) -> Any:
+    """Set an option to what its type does not allow today, and may tomorrow."""
+    changed = copy.copy(config)
+    object.__setattr__(changed, option, value)
+    return changed
+
+
 @pytest.mark.parametrize(("program", "write"), [
     ("CTranslate2", lambda model: to_ctranslate2.specification(model, 100)),
     ("transformers", lambda model: to_huggingface.stock_model(model, 40, 40, 100))])
 @pytest.mark.parametrize(("option", "value"), [
-    ("positions", "alibi"), ("activation", "relu2"), ("norm", "sandwich"), ("tied", "source"), ("later", True)])
-def test_a_model_option_unknown_to_an_exporter_is_refused(program, write, option, value):
+    ("positions", "alibi"), ("activation", "relu2"), ("norm", "sandwich"), ("tied", "source"), ("output_bias", True)])
+def test_a_model_option_an_exporter_does_not_know_is_refused(program, write, option, value, monkeypatch):
     """Whatever is added to conf/model, no exporter leaves it out in silence."""
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class LaterConfig(ModelConfig):
-        later: bool = False
-
+    monkeypatch.setattr(exporters, "CARRIED", exporters.CARRIED - {"output_bias"})  # as if it were new
     model = random_model()
-    model.config = LaterConfig(**vars(model.config) | {option: value})
+    model.config = with_option(model.config, option, value)
     with pytest.raises(UserError, match=f"model.{option}={value}: {program} "):
         write(model)
 
 
-@pytest.mark.parametrize(("option", "value"), [("length_penalty_form", "wu2016"), ("later", True)])
-def test_a_search_option_unknown_to_exports_is_refused(option, value):
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class LaterConfig(SearchConfig):
-        later: bool = False
-
-    search = LaterConfig(**vars(BEAM))
-    assert Decoding.nearest(search, model_config(), None).length_penalty == BEAM.length_penalty
+@pytest.mark.parametrize(("option", "value"), [("length_penalty_form", "wu2016"), ("patience", 2.0)])
+def test_a_search_option_exports_do_not_know_is_refused(option, value, monkeypatch):
+    monkeypatch.setattr(to_decoding, "CARRIED", to_decoding.CARRIED - {"patience"})  # as if it were new
+    assert Decoding.nearest(BEAM, model_config(), None).length_penalty == BEAM.length_penalty
     with pytest.raises(UserError, match=f"search.{option}={value}: "):
-        Decoding.nearest(dataclasses.replace(search, **{option: value}), model_config(), None)
+        Decoding.nearest(with_option(BEAM, option, value), model_config(), None)
 
 
 def test_ctranslate2_sees_far_and_refuses_what_is_farther(tokenizer, tmp_path):

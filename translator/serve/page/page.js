@@ -1,11 +1,11 @@
-// Translates as one types. Lines are remembered, so that only those that changed are asked for.
+// Translates as one types. Known lines are kept, so that only those that changed are requested.
 
 const ALTERNATIVES = 3;
-const FAINT = 0.15; // of the most attended to: what has less is not marked
+const FAINT = 0.15; // of the largest attention: below it nothing is marked
 const AUTO = "auto";
 // A word begins with a space, or is a letter of a script that puts none between words.
 const BEGINS_WORD = /^[\s\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
-// What no word is read from; signs that are read as words, such as %, are not among it.
+// Punctuation, without signs that are read as words, such as %.
 const PUNCTUATION = /^(?:(?![%&@#§])\p{P}|\s)*$/u;
 const PUNCTUATION_AROUND = /^(?:(?![%&@#§])\p{P}|\s)+|(?:(?![%&@#§])\p{P}|\s)+$/gu;
 
@@ -13,14 +13,14 @@ const $ = id => document.getElementById(id);
 const text = $("text"), mirror = $("mirror"), output = $("output"), source = $("source"), target = $("target");
 
 let languages = [], settings = {};
-let known = new Map();   // by line: its sentences, as /details tells them
+let known = new Map();   // by line: its sentences, from /details
 let refused = new Map(); // by line: why it cannot be translated
 let chosen = new Map();  // by a sentence's source: which of its translations is shown
 let shown = [];          // the sentences of each line of the output
 let drawn = "";          // the text that they translate
 let marks = [];          // in the mirror, of each line and sentence: an element for each token
 let selected = null;     // the sentence whose alternatives are shown
-let asking = null;       // what stops the request under way
+let asking = null;       // AbortController of the running request
 let timer = 0;
 
 function element(name, properties = {}, ...children) {
@@ -56,23 +56,23 @@ function setPair(from, into) {
   chosen = new Map();
 }
 
-// Asking
+// Requests
 
 function changed() {
   asking?.abort();
   clearTimeout(timer);
-  say("");
-  fail("");
+  showStatus("");
+  showError("");
   const length = [...text.value].length, over = length > settings.charLimit;
   $("count").textContent = length ? `${length.toLocaleString()} of ${settings.charLimit.toLocaleString()} characters` : "";
   $("count").classList.toggle("over", over);
   $("clear").hidden = !text.value;
   drawMirror();
-  if (over) fail(`The text is longer than ${settings.charLimit.toLocaleString()} characters; shorten it to have it translated.`);
+  if (over) showError(`The text is longer than ${settings.charLimit.toLocaleString()} characters; shorten it to have it translated.`);
   else if (linesToAsk().length) timer = setTimeout(translate, settings.frontendTimeout);
   else {
     draw();
-    tellRefused();
+    showRefusal();
   }
   output.classList.toggle("waiting", linesToAsk().length > 0);
 }
@@ -103,27 +103,27 @@ async function translate() {
     if (answer.detectedLanguage) source.selectedOptions[0].textContent = `Detected: ${nameOf(answer.detectedLanguage[0].language)}`;
     draw();
     drawMirror();
-    tellRefused();
+    showRefusal();
   } catch (error) {
     if (mine.signal.aborted) return;
-    fail(error instanceof TypeError ? "The server does not answer." : error.message);
+    showError(error instanceof TypeError ? "The server does not answer." : error.message);
   }
 }
 
 // Drawing
 
-function say(message) {
+function showStatus(message) {
   $("told").textContent = message;
 }
 
-function fail(message) {
+function showError(message) {
   $("error").textContent = message;
   $("error").hidden = !message;
 }
 
-function tellRefused() {
+function showRefusal() {
   const line = text.value.split("\n").find(line => refused.has(line));
-  fail(line === undefined ? "" : `“${line}”: ${refused.get(line)}`);
+  showError(line === undefined ? "" : `“${line}”: ${refused.get(line)}`);
 }
 
 const keyOf = sentence => sentence.source.join("");
@@ -158,7 +158,7 @@ function draw() {
   drawAlternatives();
   $("copy").hidden = $("legend").hidden = !sentences.length;
   if (sentences.some(sentence => translationOf(sentence).hit_limit))
-    say("A translation ended only because it had reached the longest length allowed.");
+    showStatus("A translation ended only because it had reached the longest length allowed.");
 }
 
 function drawLine(sentences, number) {
@@ -204,7 +204,7 @@ function drawWord(sentence, tokens, marksOf) {
     marksOf().forEach((mark, place) => mark.style.setProperty("--weight", weights[place]));
     const sure = Math.round(100 * Math.exp(tokens.reduce((sum, token) => sum + token.log_probability, 0)));
     const from = PUNCTUATION.test(word.textContent) ? "" : originOf(sentence, weights);
-    say(`“${word.textContent}”, ${sure} % sure` + (from && `, from “${from}”`));
+    showStatus(`“${word.textContent}”, ${sure} % sure` + (from && `, from “${from}”`));
   };
   const select = () => {
     attend();
@@ -244,7 +244,7 @@ function drawAlternatives() {
   }));
 }
 
-// What a word attended to
+// Attention of a word
 
 function weightsOf(sentence, tokens) {
   const spoken = tokens.filter(token => !PUNCTUATION.test(token.text)); // a full stop at a word's end is not the word
@@ -265,7 +265,7 @@ function originOf(sentence, weights) {
 function rest() {
   for (const mark of mirror.children) mark.style.removeProperty("--weight");
   output.querySelector(".active")?.classList.remove("active");
-  say("");
+  showStatus("");
 }
 
 // The output is one stop of the Tab key; arrow keys move within it.
@@ -307,10 +307,10 @@ $("clear").addEventListener("click", () => {
 $("copy").addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(wholeText());
-    say("Copied");
+    showStatus("Copied");
   } catch {
     getSelection().selectAllChildren(output);
-    say("Selected: copy it with Ctrl+C");
+    showStatus("Selected: copy it with Ctrl+C");
   }
 });
 
@@ -333,5 +333,5 @@ try {
   setPair(settings.language.source.code, settings.language.target.code);
   changed();
 } catch {
-  fail("The server does not answer.");
+  showError("The server does not answer.");
 }

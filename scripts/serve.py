@@ -1,79 +1,9 @@
 """Serve trained models over HTTP: `python scripts/serve.py run=runs/x`. Options: conf/serve.yaml."""
 
-from __future__ import annotations
+from translator.cli import run_script
 
-from translator.runtime.script import one_line_errors
-
-import signal
-import socket
-import sys
-from pathlib import Path
-
-import hydra
-from omegaconf import DictConfig
-
-from translator.config.building import from_hydra
 from translator.config.commands import ServeConfig
-from translator.runs.run_folder import chosen_runs
-from translator.runtime.atomic_files import read_plain
-from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.errors import UserError
-
-
-@hydra.main(version_base="1.3", config_path="../conf", config_name="serve")
-@one_line_errors()
-def main(composed: DictConfig) -> None:
-    config = from_hydra(ServeConfig, composed)
-    try:
-        from translator.serve.api import Api
-        from translator.serve.app import create_app
-        from translator.serve.connections import Server
-        from translator.serve.service import Service
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed: make serve installs it, and so does pip install '.[serve]'") from error
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all who were accepted have their answers
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    keys = read_keys(config.keys)
-    listening = listen(config.host, config.port)
-    tune_cpu()
-    runs = tuple(map(str, chosen_runs(config.run, config.runs)))
-    service = Service(config, runs)
-    try:
-        server = Server(create_app(Api(service, config, keys)), config.max_connections)
-        host, port = listening.getsockname()[:2]
-        pairs = ", ".join(f"{source} to {target}" for source, target in service.translators)
-        log(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
-        server.run(sockets=[listening])
-    finally:
-        service.close()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket there; UserError where that cannot be."""
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=128)
-    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"host={host} port={port}: {reason or error}; name others, as port=0 for any") from error
-
-
-def read_keys(file: str | None) -> list[str]:
-    """The keys of a file, one a line."""
-    if file is None:
-        return []
-    try:
-        keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
-    except OSError as error:
-        raise UserError(f"keys={file}: {error.strerror}. Name a text file with one key a line") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"keys={file}: not UTF-8 at byte {error.start + 1}. Convert the file to UTF-8") from error
-    if not keys:
-        raise UserError(f"keys={file}: holds no key; write one a line")
-    return keys
-
+from translator.serve.command import serve_runs
 
 if __name__ == "__main__":
-    with one_line_errors():
-        main()
+    run_script(serve_runs, ServeConfig, "serve")

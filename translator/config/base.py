@@ -42,7 +42,8 @@ class Options:
         errors = [error for error in errors if error["loc"][0] == name]
         depth = max(len(error["loc"]) for error in errors)  # the type that fits best is looked into deepest
         closest = [error for error in errors if len(error["loc"]) == depth]
-        rules = dict.fromkeys(re.sub(r"^\w+ should ", "", error["msg"]).replace("tuple", "list") for error in closest)
+        rules = dict.fromkeys(
+            re.sub(r"^\w+ should | after validation.*", "", error["msg"]).replace("tuple", "list") for error in closest)
         return f"{cls.GROUP}{name}: must {' or '.join(rules)}, got {closest[0]['input']!r}"
 
     def require(self, holds: bool, option: str, rule: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from translator.metrics.scores import METRICS, LengthScore, Score, metrics_for, 
 from translator.metrics.significance import Comparison, paired_bootstrap
 from translator.runs.run_folder import RunFolder, chosen_runs
 from translator.runtime.atomic_files import require_no_link, require_writable, write_text
+from translator.runtime.cpu import tune_cpu
 from translator.runtime.errors import UserError
 
 
@@ -92,6 +95,9 @@ class Evaluation:
 
 def evaluate_runs(config: EvaluateConfig) -> None:
     """Score a run, or several that translate together, against other runs if asked; print and save the results."""
+    tune_cpu()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
     runs = chosen_runs(config.run, config.runs)
     teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
     everybody = [run for team in teams for run in team]

@@ -26,11 +26,12 @@ from translator.inference.translator import Translator
 from translator.metrics.scores import METRICS, sentence_scores
 from translator.metrics.significance import BOOTSTRAP_SAMPLES
 from translator.runs.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
-from translator.runs.run_folder import RunFolder, require_not_of_a_run
+from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runs.tensorboard import read_history
 from translator.runs.training_state import Outcome, TrainingState, outcome_of, state_of
-from translator.runtime.atomic_files import require_writable, write_bytes, write_text, writing
+from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes, write_text, writing
 from translator.runtime.console import log
+from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import Precision, resolve_device
 from translator.runtime.environment import environment
 from translator.runtime.errors import UserError
@@ -76,6 +77,13 @@ class Run:
         """When its weights were written."""
         weights = self.folder.model_file
         return datetime.fromtimestamp(weights.stat().st_mtime) if weights.is_file() else None
+
+
+def report_run(config: ReportConfig) -> None:
+    """Write the page about a run and print its path."""
+    tune_cpu()
+    [run] = chosen_runs(config.run, config.runs)
+    print(write_report(run, Path(config.output) if config.output else require_no_link(run / "report"), config))
 
 
 def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:

@@ -1,80 +1,98 @@
-"""Work shared among processes, its answers in the order of the questions."""
+"""Worker processes that share work; their answers come in the order of the questions.
+
+Not `concurrent.futures`: its semaphores outlive a parent that is killed, and so do its workers.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 # Answers for each worker that may wait for an earlier one.
 AHEAD = 2
-# Seconds without an answer after which that is told: one takes seconds, or with a large model some minutes.
+# Seconds without an answer before a warning: one takes seconds, or with a large model some minutes.
 PATIENCE = 600
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
+Make = Callable[[], Callable[[Question], Answer]]
 
 
 class InOrder(Protocol):
     """A way to have questions answered by what `make` makes, in their order."""
 
-    def __call__(self, make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]: ...
+    def __call__(self, make: Make[Question, Answer], questions: Iterable[Question]) -> Iterator[Answer]: ...
 
 
-def alone(make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]:
-    """The answer to each question, in this process."""
+def alone(make: Make[Question, Answer], questions: Iterable[Question]) -> Iterator[Answer]:
+    """Yield the answer to each question, in this process."""
     return map(make(), questions)
 
 
-def in_order(
-    make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question], *, workers: int, remedy: str
-) -> Iterator[Answer]:
-    """The answer to each question, by what `make` makes in each of so many processes; 1: in this one.
+def in_order(make: Make[Question, Answer], questions: Iterable[Question], *, workers: int, remedy: str) -> Iterator[Answer]:
+    """Yield the answer to each question, by what `make` makes in each of the worker processes; 1: in this process.
 
-    Neither questions nor answers pile up: a few for each worker are on their way at a time. UserError with a `remedy` where a
-    worker dies; one that only hangs may have been stopped on purpose: it is waited for, and that is told.
+    A few questions for each worker are on their way at a time. Raise UserError with a `remedy` where a worker dies. One that
+    hangs may have been stopped on purpose: wait for it, with a warning.
     """
     if workers == 1:
         yield from alone(make, questions)
         return
     questions = iter(questions)
-    begun = list(islice(questions, workers))  # who would have none is not started
-    with answering(make, workers=len(begun), remedy=remedy) as answers:
-        yield from answers(chain(begun, questions))
+    first = list(islice(questions, workers))  # no more workers than questions
+    with answering(make, workers=len(first), remedy=remedy) as answers:
+        yield from answers(chain(first, questions))
 
 
 @contextmanager
 def answering(
-    make: Callable[[], Callable[[Question], Answer]], *, workers: int, remedy: str
+    make: Make[Question, Answer], *, workers: int, remedy: str
 ) -> Iterator[Callable[[Iterable[Question]], Iterator[Answer]]]:
-    """What answers questions as `in_order` does, by processes that stay: again, once all answers of a call have come."""
-    with _started(workers) as pipes:
+    """Start workers that answer questions as in `in_order`, call after call; end them with the context."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy a half of OpenMP's threads
+    pipes, processes = [], []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which workers inherit: Ctrl-C is for the parent
+    try:
+        try:
+            for _ in range(workers):
+                pipe, its_end = context.Pipe()
+                process = context.Process(target=_work, args=(its_end,), daemon=True)
+                process.start()
+                its_end.close()  # so that it closes when the process dies
+                pipes.append(pipe)
+                processes.append(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for pipe in pipes:
-            with _surviving(remedy):
-                pipe.send(make)
-        yield lambda questions: _answers(questions, pipes, remedy)
+            _exchange(partial(pipe.send, make), remedy)
+        yield partial(_answers, pipes, remedy)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
 
 
-def _answers(questions: Iterable[Question], pipes: Sequence[Connection], remedy: str) -> Iterator[Answer]:
-    numbered, wanted, idle = enumerate(questions), 0, list(pipes)
+def _answers(pipes: list[Connection], remedy: str, questions: Iterable[Question]) -> Iterator[Any]:
+    numbered, next_number, idle = enumerate(questions), 0, list(pipes)
     busy: dict[Connection, int] = {}
-    answers: dict[int, Answer] = {}
+    answers: dict[int, Any] = {}
     while True:
         while idle and len(answers) < AHEAD * len(pipes) and (asked := next(numbered, None)):
-            with _surviving(remedy):
-                idle[-1].send(asked[1])
-            busy[idle.pop()] = asked[0]
-        if wanted in answers:
-            yield answers.pop(wanted)
-            wanted += 1
+            busy[idle[-1]], question = asked
+            _exchange(partial(idle.pop().send, question), remedy)
+        if next_number in answers:
+            yield answers.pop(next_number)
+            next_number += 1
         elif not busy:
             return
         else:
@@ -82,43 +100,16 @@ def _answers(questions: Iterable[Question], pipes: Sequence[Connection], remedy:
                 log(f"warning: for {PATIENCE / 60:g} minutes none of the {len(pipes)} workers has answered; still waiting")
             for pipe in ready:
                 assert isinstance(pipe, Connection)  # for the type checker
-                with _surviving(remedy):
-                    answer, error = pipe.recv()
+                answer, error = _exchange(pipe.recv, remedy)
                 if error is not None:
                     raise error
                 answers[busy.pop(pipe)] = answer
                 idle.append(pipe)
 
 
-@contextmanager
-def _started(workers: int) -> Iterator[list[Connection]]:
-    """A pipe to each of so many processes, which are ended at the end."""
-    context = multiprocessing.get_context("spawn")  # a fork would copy a half of OpenMP's threads
-    pipes, processes = [], []
+def _exchange(send_or_receive: Callable[[], Any], remedy: str) -> Any:
     try:
-        # Processes inherit what is blocked: Ctrl-C is the parent's to answer.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            for _ in range(workers):
-                pipe, its_end = context.Pipe()
-                pipes.append(pipe)
-                process = context.Process(target=_work, args=(its_end,), daemon=True)
-                process.start()
-                processes.append(process)
-                its_end.close()  # so that it closes when the process dies
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield pipes
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-@contextmanager
-def _surviving(remedy: str) -> Iterator[None]:
-    try:
-        yield
+        return send_or_receive()
     except (EOFError, OSError) as error:
         raise UserError(f"a worker was killed, perhaps for want of memory; {remedy}") from error
 
@@ -132,6 +123,6 @@ def _work(pipe: Connection) -> None:
             try:
                 answer = answer or make()
                 pipe.send((answer(question), None))
-            except Exception as error:  # is the parent's to tell
-                error.add_note(traceback.format_exc())  # which does not go through a pipe by itself
+            except Exception as error:  # the parent raises it
+                error.add_note(traceback.format_exc())  # which a pipe does not carry
                 pipe.send((None, error))

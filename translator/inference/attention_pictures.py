@@ -1,0 +1,77 @@
+"""Pictures of every attention of a model for one sentence: the command `make plot-attention`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from torch import Tensor
+
+from translator.config.commands import PlotAttentionConfig
+from translator.inference.translation import Request
+from translator.inference.translator import Translator
+from translator.model.attention_maps import attention_maps
+from translator.runs.plots import draw_attention, png, undrawn
+from translator.runs.run_folder import chosen_runs, require_not_of_a_run
+from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes
+from translator.runtime.console import log
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.errors import UserError
+from translator.text.tokenizer import BOS_ID, EOS_ID
+
+
+def draw_attentions(config: PlotAttentionConfig) -> None:
+    """Draw encoder, decoder and cross-attention, a panel for each layer and head, to PNG files; print their paths."""
+    tune_cpu()
+    [run] = chosen_runs(config.run, config.runs)
+    folder = Path(config.output) if config.output else require_no_link(run / "attention")
+    require_not_of_a_run(folder)
+    require_writable(folder)
+    translator = Translator(run, device=config.device)
+    [model] = translator.models
+    source, target = _pair(translator, config)
+    maps = attention_maps(model, source, target)
+    of_source, of_target = translator.source_tokenizer.pieces(source), translator.target_tokenizer.pieces(target)
+    pictures = {
+        "encoder": ("Encoder self-attention: from each source piece (row) to all (columns)",
+                    maps.encoder, of_source, of_source),
+        "decoder": ("Decoder self-attention: from each output piece being chosen (row) to those before it (columns)",
+                    maps.decoder, [*translator.target_tokenizer.pieces([BOS_ID]), *of_target[:-1]], of_target),
+        "cross": ("Cross-attention: from each output piece being chosen (row) to the source (columns)",
+                  maps.cross, of_source, of_target)}
+    figures = {
+        name: draw_attention(_panels(weights), columns, rows, columns=weights.size(1), title=title)
+        for name, (title, weights, columns, rows) in pictures.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        write_bytes(folder / f"{name}.png", png(figure))
+        print(folder / f"{name}.png")
+    if missing := undrawn([*of_source, *of_target]):
+        log(f"no installed font has {missing}: shown by code points; a font such as Noto Sans CJK has most")
+
+
+def _pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:
+    """Return the ids of the sentence and of its translation, EOS last."""
+    options = dataclasses.replace(config.search, split_sentences="never")
+    plan = translator.plan(Request(config.text), options)
+    if isinstance(plan, str):
+        raise UserError(f"text: {plan}")
+    source = plan[0].ids
+    if config.target:
+        [target] = translator.target_tokenizer.encode([config.target])
+    else:
+        [translation] = translator.translate([config.text], options)
+        if not translation.hypotheses:
+            raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
+        target = [*translation.hypotheses[0].ids, EOS_ID]
+    positions = translator.planner.positions
+    if positions is not None and max(len(source), len(target)) > positions:
+        raise UserError(f"text and target may have model.max_positions={positions} tokens: give shorter ones")
+    return source, target
+
+
+def _panels(weights: Tensor) -> dict[str, Tensor]:
+    """Split weights (L, H, T, S) into those of each head, by name."""
+    return {
+        f"layer {number}, head {head}": of_head
+        for number, layer in enumerate(weights, start=1) for head, of_head in enumerate(layer, start=1)}

@@ -1,0 +1,66 @@
+"""The command `make serve`."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from translator.config.commands import ServeConfig
+from translator.runs.run_folder import chosen_runs
+from translator.runtime.atomic_files import read_plain
+from translator.runtime.console import log
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.errors import UserError
+
+
+def serve_runs(config: ServeConfig) -> None:
+    """Serve runs over HTTP until a signal ends it."""
+    try:
+        from translator.serve.api import Api
+        from translator.serve.app import create_app
+        from translator.serve.connections import Server
+        from translator.serve.service import Service
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed: make serve installs it, and so does pip install '.[serve]'") from error
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all who were accepted have their answers
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    keys = _read_keys(config.keys)
+    listening = _listen(config.host, config.port)
+    tune_cpu()
+    runs = tuple(map(str, chosen_runs(config.run, config.runs)))
+    service = Service(config, runs)
+    try:
+        server = Server(create_app(Api(service, config, keys)), config.max_connections)
+        host, port = listening.getsockname()[:2]
+        pairs = ", ".join(f"{source} to {target}" for source, target in service.translators)
+        log(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
+        server.run(sockets=[listening])
+    finally:
+        service.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket; UserError where that fails."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"host={host} port={port}: {reason or error}; name others, as port=0 for any") from error
+
+
+def _read_keys(file: str | None) -> list[str]:
+    """Return the keys of a file, one a line."""
+    if file is None:
+        return []
+    try:
+        keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
+    except OSError as error:
+        raise UserError(f"keys={file}: {error.strerror}. Name a text file with one key a line") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"keys={file}: not UTF-8 at byte {error.start + 1}. Convert the file to UTF-8") from error
+    if not keys:
+        raise UserError(f"keys={file}: holds no key; write one a line")
+    return keys

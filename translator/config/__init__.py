@@ -1,4 +1,4 @@
-"""Options as frozen, checked dataclasses; their meaning and defaults are in conf/.
+"""Options as frozen dataclasses that pydantic checks; their meaning and defaults are in conf/.
 
 Begin with `options`.
 """

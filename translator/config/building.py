@@ -1,4 +1,4 @@
-"""Options out of Hydra or YAML made into dataclasses, with the nearest right name for a wrong one."""
+"""Build options from Hydra or YAML, write them as YAML, and name a run by its data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from translator.runtime.errors import UserError, no_such_option
 
 Config = TypeVar("Config", bound=Options)
 
-# Options within options, in YAML.
-MOST_NESTED = 20
-# Characters of a run's name that come from its data's.
-MOST_OF_NAME = 40
+MAX_NAME = 40  # characters of a run's name that come from the name of its data
 
 
-class _OnceEach(yaml.SafeLoader):
-    """YAML in which no name stands twice: by default the last one would silently win."""
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without aliases, by which a few lines can take all memory, and without a name twice in a mapping."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("it has aliases (*name)")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [str(key.value) for key, _ in node.value]
@@ -34,19 +36,19 @@ class _OnceEach(yaml.SafeLoader):
 
 
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
-    """The dataclass `cls` of a composed Hydra configuration; UserError names the option that does not fit."""
+    """Build options from a composed Hydra configuration; UserError names the option that does not fit."""
     return build(cls, OmegaConf.to_container(composed, resolve=True))
 
 
 def named_options(overrides: Iterable[str]) -> list[str]:
-    """The options that overrides as Hydra takes them, such as `++model.d_ff=64`, set."""
+    """Return the names of the options that Hydra's overrides set, such as `++model.d_ff=64`."""
     return [override.lstrip("+").split("=")[0] for override in overrides]
 
 
 def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None, overrides: Iterable[str]) -> str:
-    """Return the name of a preset of conf/data; of one's own data, with the last part of their folder, hub id or file.
+    """Return the name of a preset of conf/data, with the last part of the folder, hub id or file of your own data.
 
-    All characters are valid in a folder's name. A file called train, as each corpus has one, goes by its folder's name.
+    All characters are valid in a folder's name. A file called train is named by its folder.
     """
     own = "data.train" if path is None else "data.path"
     if preset != "files" and own not in named_options(overrides):
@@ -57,7 +59,7 @@ def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None
     if path is None:
         part = Path(part.removesuffix(".gz")).stem
         part = place.parent.name if part == "train" else part
-    return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part)[:MOST_OF_NAME].strip("-."))))
+    return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part)[:MAX_NAME].strip("-."))))
 
 
 def run_name(data: DictConfig, choices: DictConfig, overrides: Iterable[str]) -> str:
@@ -69,27 +71,20 @@ OmegaConf.register_new_resolver("run_name", run_name, replace=True)
 
 
 def read_yaml(path: Path) -> Any:
-    """What a YAML file such as a run's `config.yaml` holds, nothing in it interpolated."""
+    """Load a YAML file such as a run's `config.yaml`, without interpolation."""
     try:
-        text = read_plain(path).decode()
-        # A few lines can stand for more values than memory holds, or take hours to read: not those that `to_yaml` writes.
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or depth > MOST_NESTED:
-                raise ValueError("it has aliases (*name), or lists within lists without end")
-        return yaml.load(text, _OnceEach)
-    except Exception as error:  # whatever keeps YAML from being values, in as many types as it has tags
+        return yaml.load(read_plain(path).decode(), _StrictLoader)
+    except Exception as error:  # of many types: one for each of YAML's tags
         raise UserError(f"{path}: not a configuration file: {str(error)[:300]}") from error
 
 
 def to_yaml(config: Any) -> str:
-    """A dataclass as YAML text, of which `read_yaml` and `build` make the same again."""
+    """Return options as YAML text, from which `read_yaml` and `build` make the same options."""
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
 
 
 def by_dotted_name(config: Any) -> dict[str, Any]:
-    """All options of a dataclass, those of its groups as `group.option`."""
+    """Return all options by name, those of groups as `group.option`."""
     flat: dict[str, Any] = {}
     for name, value in vars(config).items():
         inner = {f"{name}.{key}": option for key, option in vars(value).items()} if dataclasses.is_dataclass(value) else {}

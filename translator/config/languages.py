@@ -1,4 +1,4 @@
-"""Tags that tell a model of several languages which one to translate to.
+"""Language tags: how a source text names the language to translate to.
 
 Johnson et al. 2017, https://arxiv.org/abs/1611.04558: the tag comes first in the source. Spelled as in OPUS-MT: >>de<<.
 """
@@ -11,7 +11,7 @@ TAG = re.compile(r">>[^<>\s]+<<")
 
 
 def tag_of(language: str) -> str:
-    """The tag of a language, as it stands before a text."""
+    """Return the tag of a language, as it precedes a text."""
     return f">>{language}<< "
 
 
@@ -20,6 +20,6 @@ def is_tag(piece: str) -> bool:
 
 
 def split_tag(text: str) -> tuple[str, str]:
-    """The tag that a text begins with, or nothing; and the text behind it."""
+    """Split a text into its tag, which may be empty, and the rest."""
     found = TAG.match(text)
     return (f"{found[0]} ", text[found.end():].lstrip()) if found else ("", text)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# N is a multiple of this, so that products have few shapes (`keep_kernels` in translator/runtime/cpu.py tells why).
+# N is a multiple of this, so that products have few shapes (`tune_cpu` in translator/runtime/cpu.py says why).
 ROWS_TOGETHER = 2**4
 
 

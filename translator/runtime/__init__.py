@@ -1,4 +1,4 @@
-"""What every program needs of its machine: processes, devices, memory, files, signals, errors.
+"""What every program needs of the machine: processes, devices, memory, files, signals, errors.
 
 Begin with `errors`, then `atomic_files`.
 """

@@ -1,8 +1,4 @@
-"""Files that are whole or not there, and tensors and states that hold their own sum.
-
-What is written stands aside until it is whole and synced, and then takes its name. Tensors are safetensors, states are JSON:
-nothing is ever unpickled.
-"""
+"""Atomic files: written aside, synced, renamed. Tensors (safetensors) and states (JSON) hold their own checksum."""
 
 from __future__ import annotations
 
@@ -24,52 +20,40 @@ from torch import Tensor
 from translator.runtime.errors import UserError
 
 Weights = dict[str, Tensor]
-# The name under which a file holds its own sum.
-SUM = "sha256"
-# Bytes that a folder must have room for before work begins whose results go there: a report with its pictures takes as much.
-ROOM = 1 << 20
-# Bytes of the largest file of a run folder that is read as a whole; of its weights, none is.
-LARGEST = 1 << 28
-# Errors of a disk, or of a user's share of it, that is full: only writing raises them.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# The first bytes of what gzip has packed.
-GZIP = b"\x1f\x8b"
+SUM = "sha256"  # the key of a file's own checksum
+ROOM = 1 << 20  # bytes that a folder must have room for before work begins: a report with its pictures takes as much
+LARGEST = 1 << 28  # bytes of the largest file that is read as a whole; weights are not
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk or quota: only writing raises them
+GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, with the sum of what it holds, aside; sync it, then rename it into place."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write a safetensors file with its checksum, atomically."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        with writing(path):
-            partial.unlink(missing_ok=True)  # were it a link, another's file would be written
-            partial.touch()
-            mode = partial.stat().st_mode  # what others may do with it: safetensors lets them do nothing
-            save_file(plain, partial, metadata={SUM: _sum_of(plain)})
-            partial.chmod(mode)
-            take_place(partial, path)
-    except UserError:
-        partial.unlink(missing_ok=True)
-        raise
+    with _replacing(path) as partial:
+        partial.touch()
+        mode = partial.stat().st_mode  # by the umask: safetensors lets nobody else read
+        save_file(plain, partial, metadata={SUM: _checksum(plain)})
+        partial.chmod(mode)
 
 
 def load_tensors(path: Path) -> Weights:
-    """The tensors of a safetensors file; UserError where it is damaged, by its own sum if it holds one."""
+    """Load a safetensors file; UserError where it is missing, or damaged by its own checksum."""
     if not path.is_file():  # a FIFO would be waited for
-        raise UserError(f"{path}: damaged or missing weights: no such file, or not a regular one; take the file from a copy")
+        raise UserError(f"{path}: damaged or missing weights: no such file, or not a regular one. Restore it from a backup.")
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
             expected = (file.metadata() or {}).get(SUM)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or missing weights: {error}; take the file from a copy") from error
-    if expected is not None and _sum_of(tensors) != expected:
-        raise UserError(f"{path}: damaged weights: they are not those that were written; take the file from a copy")
+        raise UserError(f"{path}: damaged or missing weights: {error}. Restore it from a backup.") from error
+    if expected is not None and _checksum(tensors) != expected:
+        raise UserError(f"{path}: damaged weights: the checksum differs. Restore the file from a backup.")
     return tensors
 
 
-def _sum_of(tensors: Weights) -> str:
-    """Of names, types, shapes and numbers."""
+def _checksum(tensors: Weights) -> str:
+    """Hash names, types, shapes and numbers."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -79,33 +63,30 @@ def _sum_of(tensors: Weights) -> str:
 
 
 def sealed(state: Mapping[str, Any]) -> str:
-    """A state as JSON, with its sum."""
+    """Return a state as JSON, with its checksum."""
     return json.dumps({SUM: hashlib.sha256(_canonical(state)).hexdigest(), "state": state}, indent=1) + "\n"
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """The state of a file that `sealed` made; UserError where it is damaged."""
+    """Load the state of a file that `sealed` made; UserError where it is damaged."""
     try:
-        whole = json.loads(read_plain(path))
-        expected, state = whole[SUM], whole["state"]
+        content = json.loads(read_plain(path))
+        expected, state = content[SUM], content["state"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: damaged checkpoint: {error}") from error
     if hashlib.sha256(_canonical(state)).hexdigest() != expected:
-        raise UserError(f"{path}: damaged checkpoint: it is not what was written")
+        raise UserError(f"{path}: damaged checkpoint: the checksum differs")
     return state
 
 
 def read_plain(path: Path, limit: int = LARGEST) -> bytes:
-    """Return what a regular file of at most `limit` bytes holds; OSError for any other.
-
-    A device such as /dev/zero would be read for ever, a FIFO waited for: they count as missing, also behind a link.
-    """
+    """Return the content of a regular file of at most `limit` bytes. OSError for any other: /dev/zero or a FIFO never end."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, "no such file, or not a regular one", str(path))
     with path.open("rb") as file:
         content = file.read(limit + 1) if path.stat().st_size <= limit else None
     if content is None or len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes, as no such file is", str(path))
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
     return content
 
 
@@ -118,12 +99,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file aside, sync it, then rename it into place."""
+    """Write a file atomically."""
+    with _replacing(path) as partial:
+        partial.write_bytes(content)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to, and at the end rename it into place."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with writing(path):
-            partial.unlink(missing_ok=True)  # were it a link, another's file would be written
-            partial.write_bytes(content)
+            partial.unlink(missing_ok=True)  # through a link another file would be written
+            yield partial
             take_place(partial, path)
     except UserError:
         partial.unlink(missing_ok=True)
@@ -132,13 +120,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing(path: Path | str, kept: str = "", *, among_others: bool = False) -> Iterator[None]:
-    """Raise UserError where writing `path` fails inside, with what was kept: a full disk's own error names no file.
+    """Turn an error of writing `path` into a UserError that names it, with what was `kept`: a full disk names no file.
 
-    `among_others`: there is other work inside too, whose errors are its own.
+    `among_others`: other work is done inside too, so only errors of a full disk are taken for those of writing.
     """
     try:
         yield
-    except BrokenPipeError:  # its reader has left
+    except BrokenPipeError:  # the reader has left
         raise
     except (OSError, SafetensorError) as error:  # the latter is how safetensors reports a full disk or a missing permission
         if among_others and getattr(error, "errno", None) not in FULL:
@@ -147,24 +135,24 @@ def writing(path: Path | str, kept: str = "", *, among_others: bool = False) -> 
 
 
 def require_writable(folder: Path) -> None:
-    """Raise UserError where a folder, or the nearest above it that is there, is read-only or full. Nothing is made."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
-        raise UserError(f"{there}: a file stands where a folder is wanted; name another, or move it")
-    with writing(folder), tempfile.TemporaryFile(dir=there) as probe:
+    """Raise UserError where a folder, or the nearest parent that exists, is read-only or full. Nothing is created."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"{existing}: is a file, not a folder. Name another folder, or move the file.")
+    with writing(folder), tempfile.TemporaryFile(dir=existing) as probe:
         probe.write(bytes(ROOM))
         probe.flush()
 
 
 def require_no_link(path: Path) -> Path:
-    """Return a path to write to; UserError where it is a link, through which another's file or folder would be written."""
+    """Return a path to write to; UserError where it is a link."""
     if path.is_symlink():
-        raise UserError(f"{path}: is a link, and what it leads to would be written. Remove the link.")
+        raise UserError(f"{path}: is a link, and its target would be overwritten. Remove the link.")
     return path
 
 
 def take_place(partial: Path, path: Path) -> None:
-    """Whole, and after a loss of power too: what a file holds is synced, and then that its folder holds it."""
+    """Rename a file into place, safe against a loss of power: sync its content, then its folder."""
     sync(partial)
     partial.rename(path)
     sync(path.parent)

@@ -1,4 +1,4 @@
-"""What a person watching is told: lines, and how far a training has come."""
+"""Output for the person watching: log lines and a progress bar, on stderr."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from tqdm import tqdm
 from translator.runtime.distributed import is_main_process
 from translator.runtime.errors import UserError
 
-# Between figures.
-APART = "  "
-# Columns of the bar where tqdm is not told how many there are.
-DEFAULT_BAR = 10
-# Seconds between lines on a console that is no terminal.
-QUIET_SECONDS = 30
+APART = "  "  # between figures
+DEFAULT_BAR = 10  # columns of tqdm's bar where it does not know the terminal's width
+LINE_SECONDS = 30  # between lines where stderr is no terminal
 
 
 def log(text: str) -> None:
-    """A line for the person watching: on stderr, above the progress bar where there is one; of several processes one speaks."""
+    """Print a line on stderr, above the progress bar; of several processes only the main one does."""
     if is_main_process():
         tqdm.write(text, file=sys.stderr)
 
@@ -33,7 +30,7 @@ def require_stdout(what: str, instead: str) -> None:
 
 
 class WholeFigures(tqdm):
-    """A progress bar that leaves out whole figures, the last first, on a narrow terminal: tqdm would cut a number."""
+    """A progress bar that drops the last figures on a narrow terminal, where tqdm would cut a number."""
 
     @staticmethod
     def format_meter(*measured: Any, ncols: int | None = None, postfix: str | None = None, **options: Any) -> str:
@@ -48,23 +45,22 @@ class WholeFigures(tqdm):
 
 
 class Progress:
-    """A progress bar with ETA on a terminal; on a pipe, one line now and then."""
+    """A progress bar with the time left on a terminal; elsewhere a line every half minute."""
 
     def __init__(self, *, done: float) -> None:
-        """`done`: of the whole, from 0 to 1."""
+        """`done`: the fraction done before, 0 to 1."""
         self._bar = WholeFigures(
             total=1.0, initial=done, file=sys.stderr, disable=not (is_main_process() and sys.stderr.isatty()), smoothing=0.1,
-            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False,
-            dynamic_ncols=True)
-        self._said = time.monotonic()
+            bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False, dynamic_ncols=True)
+        self._last_line = time.monotonic()
 
     def advance(self, done: float, *figures: str) -> None:
-        """Show that this share is done, with the figures of the moment, such as `loss 3.21`."""
+        """Show the fraction done, with figures such as `loss 3.21`."""
         text = APART.join(figures)
         self._bar.n = done
         self._bar.set_postfix_str(text)
-        if self._bar.disable and time.monotonic() - self._said >= QUIET_SECONDS:
-            self._said = time.monotonic()
+        if self._bar.disable and time.monotonic() - self._last_line >= LINE_SECONDS:
+            self._last_line = time.monotonic()
             log(f"{100 * done:3.0f} %  {text}")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What makes PyTorch fast on a CPU: freed memory that is kept, and oneDNN where it pays."""
+"""Settings that make PyTorch fast on a CPU: freed memory is kept, and oneDNN multiplies where it pays."""
 
 from __future__ import annotations
 
@@ -11,37 +11,29 @@ import torch
 
 from translator.runtime.memory import keep_freed_memory
 
-# The relative error of a sum of 512 products of positive float32 numbers stays well below this, of bf16 numbers well above.
+# The relative error of a sum of 512 products stays well below this in float32, and well above in bf16.
 FLOAT32_ERROR = 1e-5
-# Kernels that oneDNN keeps in training, instead of 1,024: batches of all lengths want a few thousand, of 0.8 MB each.
-KEPT_KERNELS = 2**12
+# Kernels that oneDNN caches in training, instead of 1,024: batches of all lengths need a few thousand, of 0.8 MB each.
+CACHED_KERNELS = 2**12
 
 
 def tune_cpu(*, training: bool = False) -> None:
-    """What makes PyTorch fast on a CPU and holds for a whole process: a script's to choose, not a library's.
+    """Tune this process for a CPU: for scripts, as a library must not change its caller's process.
 
-    training: shapes of products come again, epoch by epoch (`keep_kernels`).
+    training: the same shapes come again every epoch, so oneDNN caches its kernels for all of them. Compiling one takes ten
+    times as long as the product in bf16. oneDNN reads the setting at its first product.
     """
     keep_freed_memory()
     if training:
-        keep_kernels()
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CACHED_KERNELS))
     multiply_by_onednn()
 
 
-def keep_kernels() -> None:
-    """Have oneDNN keep the code that it writes for every shape of a product, for as many as come again epoch by epoch.
-
-    To write it took ten times as long as the product, in bf16. oneDNN reads the setting at its first product.
-    """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_KERNELS))
-
-
 def multiply_by_onednn() -> None:
-    """Have oneDNN multiply float32 matrices on a CPU, where that is as exact as MKL, PyTorch's usual library.
+    """Let oneDNN multiply float32 matrices where it is as exact as MKL, which takes twice as long on an AMD Zen 5.
 
-    On an AMD Zen 5 MKL was measured to take twice as long. PyTorch asks oneDNN only when it may round inputs to
-    bf16; oneDNN makes use of that on processors with units for such products. Elsewhere it stays with float32: one product
-    shows which.
+    PyTorch calls oneDNN only when it may round inputs to bf16, which oneDNN does on processors with units for bf16. One
+    product shows whether it does here.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
@@ -53,8 +45,8 @@ def multiply_by_onednn() -> None:
 
 
 def onednn(wanted: bool) -> AbstractContextManager[None]:
-    """Inside, oneDNN multiplies on a CPU only if that is wanted; else MKL does, or PyTorch itself."""
-    # Asked for several times a layer: where nothing changes, that must cost nothing.
+    """Let oneDNN multiply on a CPU inside only if `wanted`; otherwise MKL does, or PyTorch itself."""
+    # Called several times a layer: where nothing changes, it must cost nothing.
     return nullcontext() if wanted or not torch.backends.mkldnn.enabled else _without_onednn()
 
 

@@ -1,4 +1,4 @@
-"""Where a model runs and in which precision."""
+"""Devices and precisions."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from translator.runtime.errors import UserError
 
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
-# Rows of the matrices by whose products precisions are compared, and such products between two readings of the clock. On a GPU
-# many: beside other programs, to ask for a small product takes longer than the product itself. A CPU without instructions for
-# bf16 takes a second for what takes it 10 ms in float32: there a few rows are tried first, and tell enough if they are so slow.
+# Probes that compare precisions: rows of a matrix, and products between two readings of the clock. Many on a GPU, where the
+# launch of a small product takes longer than the product. A CPU without bf16 instructions is 100 times slower: a few rows
+# show it.
 GPU_PROBES, CPU_PROBES = ((2**14, 20),), ((2**5, 1), (2**11, 1))
 HOPELESS_SPEEDUP = 0.2
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; auto is cuda, else mps, else cpu. UserError where the machine has none such.
+    """Return the device of that name; auto is cuda, else mps, else cpu. UserError where the machine has no such device.
 
-    On a GPU no attention in this process is left to cuDNN any more: it plans anew for every shape, and batches have ever new
-    ones. On an H200 that took most of an update of Transformer base (docs/speed.md).
+    On a GPU this disables cuDNN's attention for the process: it makes a plan for every new shape, which took most of an
+    update of Transformer base on an H200 (docs/speed.md).
     """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, present in available.items() if present)
     if not available[name]:
-        raise UserError(f"device={name}: PyTorch finds no such device on this machine; use device=auto or device=cpu")
+        raise UserError(f"device={name}: no such device found. Use device=auto or device=cpu.")
     if name == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
@@ -75,7 +75,7 @@ def to_matmul_dtype(x: Tensor) -> Tensor:
 
 @cache
 def _bf16_speedup(device: torch.device) -> float:
-    """How many times faster this device multiplies bf16 than float32 matrices of a Transformer's size; once a process."""
+    """Measure how many times faster this device multiplies bf16 than float32 matrices of a Transformer's size."""
     speedup = 0.0
     for rows, products in CPU_PROBES if device.type == "cpu" else GPU_PROBES:
         float32, bf16 = (_product_seconds(device, dtype, rows, products) for dtype in (torch.float32, torch.bfloat16))

@@ -1,6 +1,6 @@
-"""The processes that train together, as torchrun starts them: who this one is, sums, decisions made once.
+"""The processes that torchrun starts to train together: rank, sums, decisions of the main process, shared work.
 
-Alone, a process is given back what it gave, and does all the work itself.
+With one process every function returns what it was given, or does all the work itself.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ T = TypeVar("T")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
-# How gloo says that a process is gone or late.
+# How gloo reports a process that is gone or late.
 UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
 
 
 @contextmanager
 def process_group(device: str, *, minutes: float) -> Iterator[None]:
-    """Inside, the processes that torchrun started work together, each on a `device` (auto, cuda, ...) of its own.
+    """Connect the processes that torchrun started, each with a `device` (auto, cuda, ...) of its own.
 
-    UserError where one is not heard of for so many minutes.
+    Raise UserError where one does not answer for `minutes`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
@@ -47,41 +47,41 @@ def process_group(device: str, *, minutes: float) -> Iterator[None]:
     if gpus:
         local = int(os.environ["LOCAL_RANK"])
         if local >= gpus:
-            raise UserError(f"{local + 1} processes or more on a machine with {gpus} GPUs; start {gpus}, or set device=cpu")
+            raise UserError(f"{local + 1} processes or more on a machine with {gpus} GPUs. Start {gpus}, or set device=cpu.")
         torch.cuda.set_device(local)
-    # Imported while there is a group, this keeps it for ever as a default value, and gloo's threads may abort an ending Python.
+    # Imported while a group exists, this module keeps it as a default value, and gloo's threads may abort an ending Python.
     import_module("torch.distributed.nn.functional")
     try:
-        # What the processes tell each other goes over gloo, so that no GPU waits for it.
+        # Messages go over gloo, so that no GPU waits for them.
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo", timeout=timedelta(minutes=minutes))
         yield
     except (dist.DistError, RuntimeError) as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in UNHEARD):
-            raise  # a bug of ours should look like one
+            raise  # a bug keeps its traceback
         raise UserError(
             f"process {os.environ['RANK']} heard nothing from another for train.timeout_minutes={minutes:g}, or lost it: "
-            f"{one_line(str(error))[:200]}; the same command goes on from the last checkpoint") from error
-    gc.collect()  # of models that hold the group too
+            f"{one_line(str(error))[:200]}. Run the same command to resume from the last checkpoint.") from error
+    gc.collect()  # models hold the group too
     dist.destroy_process_group()
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that decides, writes and speaks."""
+    """Return whether this process decides, writes and logs."""
     return rank() == 0
 
 
 def sum_over_processes(*values: float) -> list[float]:
-    """Each value, summed over the processes."""
+    """Return each value summed over the processes."""
     if world_size() == 1:
         return list(values)
     sums = torch.tensor(values, dtype=torch.float64)
@@ -90,7 +90,7 @@ def sum_over_processes(*values: float) -> list[float]:
 
 
 def broadcast_from_main(make: Callable[[], T]) -> T:
-    """What `make` returns in the first process, for all. A UserError there is told there, and ends the others too."""
+    """Return to all processes what `make` returns in the main one. A UserError there ends the others with its exit code."""
     if world_size() == 1:
         return make()
     message: list[Any] = [None, None]
@@ -110,12 +110,12 @@ def broadcast_from_main(make: Callable[[], T]) -> T:
 
 
 def own_items(items: Sequence[T]) -> Sequence[T]:
-    """Those of the items that are this process's to work on."""
+    """Return the items that this process works on."""
     return items[rank() :: world_size()]
 
 
 def gather(part: Sequence[T]) -> list[T]:
-    """What the processes made of their shares, in the order of the items."""
+    """Return the results for all items of `own_items`, in their order."""
     if world_size() == 1:
         return list(part)
     parts: list[Any] = [None] * world_size()
@@ -124,7 +124,7 @@ def gather(part: Sequence[T]) -> list[T]:
 
 
 def map_rows(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """What `work` makes of rows (N, ...), of each by itself and in its shape. Every process works on its share; all get all."""
+    """Return `work` of rows (N, ...), which keeps shapes and row order. Each process does a part; all get the whole."""
     if world_size() == 1:
         return work(rows)
     each = math.ceil(len(rows) / world_size())
@@ -134,36 +134,36 @@ def map_rows(work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 
 def _from_all(mine: Tensor) -> Tensor:
-    """What each process gives, in their order: (P, ...) of P tensors of one shape."""
+    """Gather the tensors of P processes, of one shape: (P, ...)."""
     parts = mine.new_empty(world_size(), *mine.shape)
     dist.all_gather(list(parts), mine.contiguous())
     return parts
 
 
 class SideGroup:
-    """Work that the processes share beside training, each in one thread of its own, until any of them wants an end."""
+    """Work that the processes share beside training, each in a thread of its own, until one of them ends it."""
 
     def __init__(self, *, minutes: float) -> None:
-        """All must make one, at the same place. One of them is waited for so many minutes at a time."""
-        # Messages of its own, for training's come at any time between them.
+        """Every process must make one, at the same place. `minutes`: how long to wait for a process."""
+        # A group of its own: training sends messages at any time between.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if world_size() > 1 else None
         self._ending = threading.Event()
 
     def end(self) -> None:
-        """Have what goes on in the threads raise CancelledError soon."""
+        """Make the threads raise CancelledError soon."""
         self._ending.set()
 
     def in_order(self, make: Callable[[], Callable[[Question], Answer]], questions: Iterable[Question]) -> Iterator[Answer]:
-        """The answers to questions that all processes ask alike: each answers its share, and all get all, in order."""
+        """Yield the answers to the questions, the same in all processes: each answers its share, all get all, in order."""
         answer, questions = make(), iter(questions)
-        while some := list(islice(questions, world_size())):
-            mine = [answer(question) for question in own_items(some)]
-            told: list[Any] = [(mine, self._ending.is_set())] * world_size()
+        while batch := list(islice(questions, world_size())):
+            mine = [answer(question) for question in own_items(batch)]
+            gathered: list[Any] = [(mine, self._ending.is_set())] * world_size()
             if world_size() > 1:
-                dist.all_gather_object(told, told[0], group=self._group)
-            if any(ending for _, ending in told):
+                dist.all_gather_object(gathered, gathered[0], group=self._group)
+            if any(ending for _, ending in gathered):
                 raise CancelledError
-            for answers, _ in told:
+            for answers, _ in gathered:
                 yield from answers
 
 

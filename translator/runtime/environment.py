@@ -1,4 +1,4 @@
-"""What a program runs on: processor, libraries, the code's own version."""
+"""Describe hardware and library versions as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIBRARIES = ("torch", "sentencepiece", "sacrebleu", "datasets")
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """This process's, in words."""
+    """Return the machine, the libraries and the code's version, by name."""
     gpu = {"GPU": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     return gpu | {
         "processor": processor(), "threads": str(torch.get_num_threads()), "system": platform.platform(),
@@ -25,7 +25,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Its name."""
+    """Return the processor's name."""
     try:
         named = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:  # no Linux
@@ -34,7 +34,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The commit that this code was checked out at; empty where it is not in a Git repository of its own."""
+    """Return the commit of this code; empty where it is not in a Git repository of its own."""
     root = Path(translator.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return ""

@@ -1,4 +1,4 @@
-"""A user's mistake: one line that says what, where and how to fix it."""
+"""User errors: one line that says what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 USER_ERROR_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
-# How allocators that have no exception of their own say that memory does not suffice.
+# Messages of allocators that have no exception of their own.
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
@@ -19,18 +19,18 @@ class UserError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory did not suffice, by whichever allocator or library it was raised."""
+    """Return whether an error of any allocator or library means out of memory."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or any(
         sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def no_such_option(name: str, where: str, names: Iterable[str]) -> str:
-    """Return the message for an option `where` + `name`, beside which there are options of these names."""
+    """Return the message for an unknown option `where` + `name`, with the nearest of the names that exist."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     return f"{where}{name}: no such option; " + (f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}")
 
 
 def one_line(text: str) -> str:
-    """Return `text` with a single space for every run of white space, line breaks among it, and none at its ends."""
+    """Return text with each run of white space, also line breaks, as one space."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""One process at a time on a file or a folder."""
+"""Locks: one process at a time on a file or a folder."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from translator.runtime.atomic_files import read_plain, require_no_link, write_t
 from translator.runtime.errors import UserError, one_line
 
 
-def locked(file: Path, told: str) -> FileLock:
-    """A lock on a file, held; UserError, which tells this, where another process holds it."""
+def locked(file: Path, message: str) -> FileLock:
+    """Acquire a lock on a file; UserError with the message where another process holds it."""
     lock = FileLock(file)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        raise UserError(told) from None
+        raise UserError(message) from None
     return lock
 
 
 @contextmanager
 def sole_user(folder: Path) -> Iterator[None]:
-    """Inside, no other process has `folder`, which is made if need be; UserError, naming the other, where one has it.
+    """Lock a folder, which is created if need be; UserError that names the process at work there.
 
-    The system itself drops the lock of a process that ends, however it ends: what a killed one leaves behind stops nobody.
+    The system drops the lock of a process that ends, also of a killed one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     holder = folder / ".lock.holder"
@@ -39,11 +39,11 @@ def sole_user(folder: Path) -> Iterator[None]:
         other = "another process"
         with suppress(OSError):
             other = one_line(read_plain(holder).decode(errors="replace"))
-        raise UserError(f"{folder}: {other} is at work here; wait for its end, stop it, or choose another name=") from None
+        raise UserError(f"{folder}: {other} is at work here. Wait for its end, stop it, or choose another name=.") from None
     with lock:
         write_text(holder, f"process {os.getpid()} on {socket.gethostname()}\n")
         try:
             yield
         finally:
-            if {path.name for path in folder.glob("*")} <= {".lock", holder.name}:  # nothing came of it
+            if {path.name for path in folder.glob("*")} <= {".lock", holder.name}:  # nothing was made
                 shutil.rmtree(folder, ignore_errors=True)

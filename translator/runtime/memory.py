@@ -1,4 +1,4 @@
-"""Memory: how much there is, how much was taken, and what to say when it does not suffice."""
+"""Memory: how much there is, how much was used, and advice when it runs out."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
 class OutOfMemory(UserError):
-    """A device's memory did not suffice."""
+    """A device ran out of memory."""
 
 
 @contextmanager
 def advise_when_out_of_memory(advice: str) -> Iterator[None]:
-    """Inside, memory that does not suffice is a UserError with this advice."""
+    """Turn an out-of-memory error into OutOfMemory(advice)."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -37,7 +37,7 @@ def advise_when_out_of_memory(advice: str) -> Iterator[None]:
 
 
 def memory_of(device: torch.device) -> int:
-    """The bytes that a device has for us: a GPU's own; elsewhere the machine's, or what its container may use of them."""
+    """Return the bytes of a GPU's memory; for a CPU the machine's, or its container's limit."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -48,7 +48,7 @@ def memory_of(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> float:
-    """The most that this process has held so far, in GiB: on a GPU what PyTorch has there, elsewhere all of it."""
+    """Return the peak memory of this process in GiB: on a GPU what PyTorch reserved there, elsewhere all of it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
@@ -56,10 +56,10 @@ def peak_memory(device: torch.device) -> float:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed tensors for the next ones, instead of giving it back to the system.
+    """Have glibc keep the memory of freed tensors for the next ones.
 
-    By default every large result is mapped afresh, page by page, which can cost a CPU as much as computing it. Does nothing
-    on other C libraries, nor where another allocator has been preloaded (see Makefile).
+    By default every large result is mapped page by page, which can take a CPU as long as computing it. No effect with other
+    C libraries, or where another allocator is preloaded (see Makefile).
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
@@ -70,9 +70,6 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Give the system back what `keep_freed_memory` has kept, now and then.
-
-    Batches of ever new shapes leave gaps that none fits again: one training had grown from 1 GiB to 6 in two thousand updates.
-    """
+    """Return what `keep_freed_memory` keeps to the system: batches of new shapes leave gaps, and memory grew sixfold."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

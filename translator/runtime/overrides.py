@@ -1,26 +1,26 @@
-"""Options as they are typed: any path or text is a value, without quotes for Hydra."""
+"""Options as they are typed: any path or text is a value, without Hydra's quotes."""
 
 from __future__ import annotations
 
 import os
 import re
 
-# What make hands on of ARGS="...", untouched by make and by a shell.
+# The variable in which make passes ARGS="...", read by no shell.
 ARGS = "TRANSLATE_ARGS"
-# Where quotes enclose a word, or a value in it; anywhere else a quotation mark is a character, as in o'clock.txt.
+# Quotes around a word, or a value in it; elsewhere a quotation mark is a character, as in o'clock.txt.
 QUOTED = r"""(?<![^\s=\[,])(?:'[^']*'|"(?:\\.|[^"\\])*")(?=[\s\],]|$)"""
 WORD = re.compile(rf"(?:{QUOTED}|\\.|\S)+", re.DOTALL)
 PART = re.compile(rf"{QUOTED}|\\.", re.DOTALL)
 # Values that Hydra reads as text, a number, true, false or null.
 PLAIN = re.compile(r"(?! )[\w/.\-+$%*@?|: ]*(?<! )", re.ASCII)
-# What is written for Hydra: quotes, lists, mappings, calls of its functions, escapes, interpolations.
+# Hydra's own syntax: quotes, lists, mappings, function calls, escapes, interpolations.
 WRITTEN = re.compile(
     r"""'(\\'|[^'])*'|"(\\"|[^"])*"|\[.*\]|\{.*\}|(int|str|bool|float|choice|range|interval|tag|sort|shuffle|glob)\(.*\)"""
     r"""|.*\\.*|.*\$\{.*""", re.DOTALL)
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a line as a shell would, but without expanding anything in them."""
+    """Split a line into words as a shell does, without expanding anything."""
     return [PART.sub(_unquoted, word) for word in WORD.findall(text)]
 
 
@@ -30,10 +30,7 @@ def _unquoted(part: re.Match[str]) -> str:
 
 
 def take_literally(words: list[str]) -> list[str]:
-    """Return `name=value` words with quotes for Hydra around each value that it would misread; others stay.
-
-    With --multirun a comma separates the values of several runs, elsewhere it is a character.
-    """
+    """Quote the values of `name=value` words that Hydra would misread. With --multirun a comma separates values."""
     several = not {"-m", "--multirun"}.isdisjoint(words)
     return [word if several and "," in word else _literal(word) for word in words]
 

@@ -1,6 +1,6 @@
-"""The frame of every script: open streams, a quiet Ctrl-C, and a user's mistake as one line.
+"""The frame of every script: open streams, a quiet Ctrl-C, and user errors in one line.
 
-Scripts import this module first: its import guards the seconds in which PyTorch and the others are imported.
+Import this module first: its import guards the seconds in which PyTorch and other libraries are imported.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from translator.runtime.errors import (
 )
 from translator.runtime.overrides import ARGS, split_words, take_literally
 
-OTHERS_WAIT = 3  # seconds
+GRACE_SECONDS = 3  # in which the main process may end the others
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the program with one line on stderr and exit code 2 where a user's mistake is raised inside.
+    """End the program with one line on stderr and exit code 2 for a user error; a bug keeps its traceback.
 
-    Everything else keeps its traceback: a bug of ours should look like one. A script needs it twice: around its call of
-    main, for what Hydra finds wrong, and around all that main does, before Hydra adds words of its own.
+    A script needs it twice: around its call of main, for errors of Hydra, and around the work of main, before Hydra rewords
+    its errors.
     """
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report and leaving with 1
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report
     threading.excepthook = _report_once
     sys.argv[1:] = take_literally([*sys.argv[1:], *split_words(os.environ.pop(ARGS, ""))])
     if signal.getsignal(signal.SIGINT) is _leave:  # the imports are over
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
-        if trouble := _stdout_trouble():
-            raise trouble
+        if error := _flush_stdout():
+            raise error
     except UserError as error:
         _exit(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED_EXIT_CODE)
-    except BrokenPipeError:  # the reader of our stdout has left, as in `... | head`
+    except BrokenPipeError:  # the reader of stdout has left, as in `... | head`
         _discard_stdout()
     except Exception as error:
         if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # OSError from Python 3.13 on
@@ -59,8 +59,8 @@ def one_line_errors() -> Iterator[None]:
         if {type(error).__module__.split(".")[0], _raised_in(error)} & {"hydra", "omegaconf"}:
             _exit(_misnamed(error.__cause__) or _unquoted(error) or f"configuration: {error}")
         if isinstance(error, FileExistsError | NotADirectoryError):
-            _exit(f"{error.filename}: a file stands where a folder is wanted; name another, or move it")
-        if isinstance(error, OSError):  # no space, no permission, no such file: the machine's own words say what
+            _exit(f"{error.filename}: is a file, not a folder. Name another folder, or move the file.")
+        if isinstance(error, OSError):  # no space, no permission, no such file: the system's message says which
             _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
         if is_out_of_memory(error):
             _exit("out of memory. Use smaller batches or models, fewer workers, or a machine with more of it.")
@@ -68,10 +68,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 class _Unfailing(io.FileIO):
-    """A stream whose reader may leave, or whose disk may be full: what then cannot be written is dropped.
-
-    No line for a person watching is worth the hours of a training.
-    """
+    """A stream that drops what cannot be written: no log line is worth the hours of a training."""
 
     def write(self, data: Any) -> int:
         with suppress(OSError):
@@ -80,33 +77,32 @@ class _Unfailing(io.FileIO):
 
 
 def _guard_start() -> None:
-    """Open closed streams on the null device, make stderr unfailing, and have Ctrl-C end the imports in one line."""
-    for descriptor in range(3):  # the next file opened would take the number of a closed one
+    """Open closed streams on the null device, make stderr unfailing, and let Ctrl-C end the imports in one line."""
+    for descriptor in range(3):  # the next file to be opened would take the number of a closed one
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    for name, mode in (("stdin", "r"), ("stdout", "w")):  # Python has None in the place of what was closed
+    for name, mode in (("stdin", "r"), ("stdout", "w")):  # None where a stream was closed
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 for as long as the process lives
-    now: Any = sys.stderr
-    if now is None or isinstance(now, io.TextIOWrapper):
-        raw = _Unfailing(2, "w", closefd=False)
-        sys.stderr = io.TextIOWrapper(
-            io.BufferedWriter(raw), encoding=now.encoding if now else "utf-8", errors="backslashreplace", line_buffering=True)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+    stderr: Any = sys.stderr
+    if stderr is None or isinstance(stderr, io.TextIOWrapper):
+        raw, encoding = _Unfailing(2, "w", closefd=False), stderr.encoding if stderr else "utf-8"
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell ignores it
         signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """End the process at once: an exception might be swallowed, or reworded, by the library that is being imported."""
+    """End the process: a library that is being imported might swallow or reword an exception."""
     with suppress(OSError):
         os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED_EXIT_CODE)
 
 
-def _stdout_trouble() -> OSError | None:
-    """Write what is left for stdout, and return why it cannot be written, if so."""
+def _flush_stdout() -> OSError | None:
+    """Flush stdout; return the error if it cannot be written."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -115,12 +111,12 @@ def _stdout_trouble() -> OSError | None:
 
 
 def _discard_stdout() -> None:
-    """Send stdout, which cannot be written, to the null device: Python flushes it once more at the end."""
+    """Redirect stdout to the null device: Python flushes it once more at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _misnamed(cause: BaseException | None) -> str | None:
-    """Return what was meant by a name that OmegaConf did not find: Hydra would have it added."""
+    """Return the message for a name that OmegaConf did not find: Hydra would advise to add it."""
     group, name = getattr(cause, "parent_node", None), str(getattr(cause, "key", ""))
     if not isinstance(group, Mapping) or not group or name in group:
         return None
@@ -129,7 +125,7 @@ def _misnamed(cause: BaseException | None) -> str | None:
 
 
 def _unquoted(error: Exception) -> str | None:
-    """Return what most likely is wrong with an option that Hydra cannot read."""
+    """Return the advice for a value that Hydra cannot parse."""
     name, sign, value = getattr(error, "override", "").partition("=")
     if not sign or value[:1] in {"'", '"'}:
         return None
@@ -137,22 +133,22 @@ def _unquoted(error: Exception) -> str | None:
 
 
 def _raised_in(error: Exception) -> str:
-    """Return the package whose code raised an error."""
+    """Return the name of the package whose code raised an error."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals["__name__"]).split(".")[0]
 
 
 def _report_once(thread: threading.ExceptHookArgs) -> None:
-    """Stay silent on what fails in TensorBoard's thread: it is raised again in ours."""
+    """Ignore errors of TensorBoard's thread: they are raised again in the main thread."""
     if not issubclass(thread.exc_type, OSError):
         threading.__excepthook__(thread)
 
 
 def _exit(message: str) -> NoReturn:
-    if os.environ.get("RANK", "0") != "0":  # if the first of several processes says the same, it ends us meanwhile
-        time.sleep(OTHERS_WAIT)
+    if os.environ.get("RANK", "0") != "0":  # the main process may say the same and end this one
+        time.sleep(GRACE_SECONDS)
     print(f"error: {one_line(message)}", file=sys.stderr)
-    if _stdout_trouble():
+    if _flush_stdout():
         _discard_stdout()
     sys.exit(USER_ERROR_EXIT_CODE)
 

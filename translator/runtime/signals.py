@@ -1,4 +1,4 @@
-"""Stopping on SIGINT, SIGTERM or SIGHUP where nothing is half done."""
+"""Stop on SIGINT, SIGTERM or SIGHUP at a point where all is saved."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from translator.runtime.console import log
 from translator.runtime.distributed import world_size
 
-# Ctrl-C, a scheduler's or systemd's wish, a terminal that has closed.
+# Ctrl-C, a scheduler or systemd, a closed terminal.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-    """A signal came; everything up to here is saved."""
+    """A signal came; all work up to here is saved."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -23,19 +23,19 @@ class Interrupted(Exception):
 
 
 class Interruption:
-    """A first signal raises Interrupted at once, or after work that must be whole; a second ends the process.
+    """Raise Interrupted on the first signal, after work that must be complete; end the process on the second.
 
-    Of several processes all must stop at the same place: there a signal is only noted, for them to agree on, and a second one
-    is no more than torchrun handing on the first.
+    Several processes must stop at the same place: there a signal is only noted, for them to agree on, and a second one is
+    torchrun's copy of the first.
     """
 
     def __init__(self) -> None:
         self.asked: int | None = None  # the signal that came
-        self._in_whole_work = False
+        self._busy = False
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Handle the signals so inside. One that is ignored, as SIGHUP by nohup, stays so."""
+        """Handle the signals inside. One that is ignored, as SIGHUP by nohup, stays ignored."""
         heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         previous = {number: signal.signal(number, self._handle) for number in heeded}
         try:
@@ -46,12 +46,12 @@ class Interruption:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Inside is work that must be whole: a signal that comes meanwhile raises Interrupted at its end."""
-        self._in_whole_work = True
+        """Put off a signal until the work inside is complete."""
+        self._busy = True
         try:
             yield
         finally:
-            self._in_whole_work = False
+            self._busy = False
         if self.asked is not None and world_size() == 1:
             raise Interrupted(self.asked)
 
@@ -59,10 +59,10 @@ class Interruption:
         if world_size() > 1:
             self.asked = self.asked or number
             return
-        if self.asked is not None:  # files take their names when they are whole: there is nothing to tidy up
+        if self.asked is not None:  # files are renamed when complete: nothing to clean up
             log("left at once; the checkpoint before this one stands")
             os._exit(128 + number)
         self.asked = number
         log("stopping: saving a checkpoint first; press Ctrl-C again to leave at once")
-        if not self._in_whole_work:
+        if not self._busy:
             raise Interrupted(number)

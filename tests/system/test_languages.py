@@ -219,7 +219,7 @@ def test_runs_are_compared_in_what_both_translate(several, single):
     with pytest.raises(UserError, match="nothing to compare; .* source= and target="):
         require_comparable([single, several], None)
     for command, kind in (("evaluate", EvaluateConfig), ("report", ReportConfig)):
-        with pytest.raises(UserError, match="source and target go together"):
+        with pytest.raises(UserError, match="source: and target go together"):
             from_hydra(kind, composed(command, "source=en"))
 
 

@@ -413,9 +413,9 @@ def test_the_longest_output_is_the_same_everywhere():
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["format=onnx"], "format: expected ctranslate2 or huggingface"),
-    (["format=huggingface", "quantization=int8"], "quantization is for format=ctranslate2"),
-    (["format=ctranslate2", "push=a/b"], "push is for format=huggingface"),
+    (["format=onnx"], "format: must be 'ctranslate2' or 'huggingface'"),
+    (["format=huggingface", "quantization=int8"], "quantization: needs format=ctranslate2"),
+    (["format=ctranslate2", "push=a/b"], "push: needs format=huggingface"),
     (["format=ctranslate2", "search.coverage_penalty=0.2"], "search.coverage_penalty=0.2"),
     (["format=ctranslate2", "search=sample"], "search.sampling=True")])
 def test_options_that_do_not_go_together_are_named(options, words):

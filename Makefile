@@ -1,4 +1,4 @@
-# Every target makes what it needs on first use: .venv with the tested versions; trainings fetch the default data when they need it.
+# Every target installs what it needs on first use, into .venv with the tested versions; trainings fetch the default data.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
@@ -21,8 +21,8 @@ TAKES.shortlist := RUN
 TAKES.plot-attention := RUN TEXT TARGET
 TAKES.torture := KILLS
 
-# All of them are taken as typed, whatever they hold: $(value X) does not expand X, as make does to export it. What may be any
-# text goes by the environment, where no shell reads it (translator/runtime/overrides.py splits ARGS); the rest in single quotes.
+# Their values are passed on unchanged: $(value X) does not expand X. Free text goes through the environment, where no shell reads
+# it (translator/runtime/overrides.py splits ARGS); other values go in single quotes.
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
@@ -31,7 +31,7 @@ $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)
 
-# Any other variable would be ignored: it is refused, with the right spelling.
+# Refuse any other variable, which make would ignore, and show the right spelling.
 TAKEN := $(foreach goal,$(MAKECMDGOALS),$(TAKES.$(goal))) ARGS PYTHON
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(name)))),$(name)))
 WRONG := $(firstword $(filter-out $(TAKEN) SHELL GOMP_SPINCOUNT LD_PRELOAD,$(GIVEN)))
@@ -56,11 +56,11 @@ help: ## Show this list
 	@echo
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
 
-# PyTorch's threads spin while they wait for each other; beside busy programs a training that spins less is twice as fast.
+# PyTorch's threads spin while they wait. Beside busy programs a training that spins less is twice as fast.
 train: export GOMP_SPINCOUNT ?= 10000
-# An allocator that is quick at large tensors of all sizes, where the system has it (docs/speed.md).
+# A faster allocator for large tensors, if it is installed (docs/speed.md).
 train evaluate translate serve bench growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
-train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or go on with an interrupted training; PROCS=2: by two processes, or on two GPUs
+train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or resume; PROCS=2: two processes or GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py
 
 import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
@@ -88,7 +88,7 @@ report: $(READY) ## Write a page about a trained model, to send or print: ARGS="
 shortlist: $(READY) ## Learn a trained model's shortlist, for faster translation with ARGS="search.shortlist=20"
 	@$(BIN)/python scripts/shortlist.py $(RUN_OPTION)
 
-plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="...", translated as TARGET="..." or by itself
+plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="..." and its translation, or TARGET="..."
 	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION)
 
 board: $(READY) ## Show the training curves in the browser (TensorBoard)
@@ -105,7 +105,7 @@ data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 test: $(DEV) $(TATOEBA) ## Run the tests, on all cores
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(value ARGS)
 
-fuzz: $(DEV) ## Try a hundred thousand random inputs, and tell how many each property saw
+fuzz: $(DEV) ## Try a hundred thousand random inputs, and count them by property
 	@$(BIN)/python -m pytest tests/system/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(value ARGS)
 
 torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
@@ -120,7 +120,7 @@ setup: $(READY) ## Make .venv with the tested versions
 clean: ## Remove .venv and caches; runs and data stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 
-# The stamp is written last, so that an interrupted installation is done again.
+# The stamp is written last, so that an interrupted installation starts again.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'error: Python 3.11 or newer is needed; name one with make PYTHON=/path/to/python3' >&2; exit 2; }
@@ -130,7 +130,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install -qq --constraint constraints.txt --editable .
 	@touch $@
 
-# What one of pyproject.toml's extras needs besides.
+# Add one of pyproject.toml's extras.
 .venv/ready-%: $(READY)
 	$(BIN)/pip install -qq --constraint constraints.txt --editable '.[$*]'
 	@touch $@

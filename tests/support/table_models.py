@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from tests.support.configurations import search_config
+from translator import search as searching
 from translator.config.options import SearchConfig
 from translator.model.active_hypotheses import OpenRows
-from translator.search import Hypothesis
+from translator.search import Demands, Hypothesis, SearchOptions
+from translator.search.engine import Model
 from translator.text.tokenizer import BOS_ID, EOS_ID
 
 VOCAB = 7  # four special ids and three words
@@ -77,6 +79,11 @@ def constant_toy(**logits: float) -> Toy:
     for name, value in logits.items():
         row[int(name[1:])] = value
     return Toy(lambda source, prefix: row)
+
+
+def search(model: Model, source: Tensor, config: SearchConfig, demands: Demands | None = None) -> list[list[Hypothesis]]:
+    """Search by the user's options."""
+    return searching.search(model, source, SearchOptions.from_config(config), demands)
 
 
 def toy_config(**changes: object) -> SearchConfig:

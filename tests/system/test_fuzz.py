@@ -36,7 +36,7 @@ from translator.data.batching import Batch, BatchSource, plan_batches
 from translator.data.cleaning import Counts, HeldOut, cut_split, with_text
 from translator.data.file_signatures import other_content
 from translator.data.sources import read
-from translator.inference.line_formats import answer, arriving_lines, as_json, notices, parse
+from translator.inference.line_formats import arriving_lines, as_json, format_answer, notices, parse
 from translator.inference.planning import TrainingStatistics
 from translator.inference.translation import Translation
 from translator.inference.translator import Translator
@@ -509,9 +509,9 @@ def assert_answers(line: bytes, written: bytes, form: str) -> None:
 def test_any_line_is_taken_or_refused_and_answered_by_a_line(line, form, output):
     parsed = parse(line, form)
     assert parsed.size == len(line) + 1
-    assert bool(parsed.trouble) == (parsed.request.text == "" and form == "jsonl" and not _asks_for_nothing(line))
+    assert bool(parsed.problem) == (parsed.request.text == "" and form == "jsonl" and not _asks_for_nothing(line))
     for translation in (Translation(), Translation(("a\tb",)), Translation(refused="too long")):
-        assert_answers(line, answer(parsed, translation, None, output), output)
+        assert_answers(line, format_answer(parsed, translation, None, output), output)
         assert all(len(notice.splitlines()) == 1 for notice in notices(parsed, translation))
 
 
@@ -521,7 +521,7 @@ def _asks_for_nothing(line: bytes) -> bool:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(fields, dict) and fields.get("source") == "" and parse(line, "jsonl").trouble == ""
+    return isinstance(fields, dict) and fields.get("source") == "" and parse(line, "jsonl").problem == ""
 
 
 @pytest.fixture(scope="module")
@@ -542,7 +542,7 @@ def test_one_line_in_is_one_line_out_whatever_it_holds(translator, lines, form, 
         [t.text for t in translations], [t.text for t in translations], options)
     assert len(translations) == len(lines) == len(parsed)
     for line, translation, detail in zip(parsed, translations, details, strict=True):
-        assert_answers(b"", answer(line, translation, detail, form), form)
+        assert_answers(b"", format_answer(line, translation, detail, form), form)
         assert bool(translation.refused) <= (translation.text == "")
         assert all(len(notice.splitlines()) == 1 for notice in notices(line, translation))
 
@@ -636,7 +636,7 @@ def test_a_damaged_run_folder_gives_what_was_written_or_nothing(written, data):
         assert tokenizers is None or [tokenizer.model for tokenizer in tokenizers] == [written.model] * 2
         weights = loaded(folder.load_weights)
         assert weights is None or any(alike(weights, other) for other in written.weights)
-        longest = TrainingStatistics.of(folder.load_report()).longest_source
+        longest = TrainingStatistics.from_report(folder.load_report()).longest_source
         assert longest is None or isinstance(longest, int)
         outcome = loaded(lambda: outcome_of(folder.load_outcome()))
         assert outcome is None or isinstance(outcome, Outcome)

@@ -15,13 +15,12 @@ import torch
 from tests.support.configurations import model_config, run_config
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.models import MODEL_VARIANTS, batch_of, random_model, updater_of
-from tests.support.table_models import ids_of
+from tests.support.table_models import ids_of, search
 from translator.data.batching import pad
 from translator.inference.translator import Translator
 from translator.model.transformer import Transformer
 from translator.runtime.device import Precision, resolve_device
 from translator.runtime.memory import OutOfMemory
-from translator.search import search
 from translator.training.loss import projected_cross_entropy
 from translator.training.muon import orthogonalised
 from translator.training.updater import Step, Updater

@@ -42,7 +42,7 @@ def test_the_script_translates_as_it_did(script):
 
 
 def test_its_data_report_is_read():
-    known = TrainingStatistics.of(RunFolder(RELEASE).load_report())
+    known = TrainingStatistics.from_report(RunFolder(RELEASE).load_report())
     assert known == TrainingStatistics(longest_source=35, length_ratio=3776 / 4045)
 
 

@@ -26,6 +26,7 @@ from tests.support.models import random_model
 from tests.support.paths import ROOT
 from translator.data import text_files
 from translator.inference.line_formats import LONGEST, READ_BYTES, arriving_lines, open_input, parse
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translator import CHUNK, Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
@@ -90,7 +91,7 @@ def test_weights_that_are_not_numbers_are_named(tokenizer):
     model = random_model(vocab=len(tokenizer))
     with torch.no_grad():
         model.output.weight.fill_(torch.nan)
-    translator = Translator.of(model, tokenizer, tokenizer, search=search_config())
+    translator = Translator(TrainedModel(model, tokenizer, tokenizer, search=search_config()))
     with pytest.raises(UserError, match="NaN"):
         translator(["She sees two trees."])
 
@@ -110,7 +111,7 @@ def test_a_model_is_loaded_without_random_numbers_and_the_compiler(run_folder):
 
 def test_a_model_that_moves_is_followed(tokenizer):
     model = random_model(vocab=len(tokenizer))
-    translator = Translator.of(model, tokenizer, tokenizer, search=search_config())
+    translator = Translator(TrainedModel(model, tokenizer, tokenizer, search=search_config()))
     model.to("meta")  # as training moves it to a GPU
     assert translator.device.type == "meta"
 
@@ -168,7 +169,7 @@ def test_n_best_are_sorted_and_start_with_the_best(translator):
 
 def test_learned_positions_bound_both_sides(tokenizer):
     model = random_model(model_config(positions="learned", max_positions=12), vocab=len(tokenizer))
-    translator = Translator.of(model, tokenizer, tokenizer, search=search_config(max_length_extra=90))
+    translator = Translator(TrainedModel(model, tokenizer, tokenizer, search=search_config(max_length_extra=90)))
     ended = set()
     for beam_size in (1, 4):
         options = search_config(max_length_extra=90, beam_size=beam_size, split_sentences="never")
@@ -319,8 +320,8 @@ def test_a_line_without_end_is_refused_by_number_and_not_held():
     lines = [parse(line, "text") for part in arriving_lines(Endless(), None) for line in part]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [bool(line.trouble) for line in lines] == [True, False]
-    assert lines[0].trouble == "longer than 16,777,216 bytes; not translated"
+    assert [bool(line.problem) for line in lines] == [True, False]
+    assert lines[0].problem == "longer than 16,777,216 bytes; not translated"
     assert lines[1].request.text == b"next"
     assert peak < 3 * LONGEST
 
@@ -364,7 +365,7 @@ def test_a_damaged_gz_file_keeps_what_came_before(script, run_folder, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["input=/nowhere/x.txt"], ["input=/nowhere/x.txt", "no such file"]),
+    (["input=/nowhere/x.txt"], ["/nowhere/x.txt", "No such file"]),
     (["output=/"], ["output=/", "folder"]),
     (["run=/nowhere"], ["/nowhere", "no run folder"]),
     (["search.beam=3"], ["search.beam"]),

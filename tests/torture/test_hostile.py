@@ -182,7 +182,7 @@ def test_a_pickle_by_any_name_is_not_unpickled(run, mark, kind):
     run.outcome_file.write_bytes(content)
     assert run.load_outcome() is None
     run.report_file.write_bytes(content)
-    assert TrainingStatistics.of(run.load_report()).longest_source is None
+    assert TrainingStatistics.from_report(run.load_report()).longest_source is None
     for path in (run.model_file, run.sums_file, run.path / "tokenizer.model", run.config_file):  # each with those before
         path.write_bytes(content)
         refused(lambda: Translator(run.path))
@@ -265,7 +265,7 @@ VALUES = [
 def test_any_json_in_a_run_folder_is_refused_or_harmless(run, text):
     run.report_file.write_text(text)
     run.outcome_file.write_text(text)
-    assert TrainingStatistics.of(run.load_report()).longest_source is None
+    assert TrainingStatistics.from_report(run.load_report()).longest_source is None
     run.load_outcome()  # what is no outcome, the trainer takes for none: test_fuzz.py
     assert Translator(run.path)(["She sees two trees."])
     run.save_checkpoint(10, {"w": torch.ones(2)}, {}, {"update": 10})
@@ -302,7 +302,7 @@ def test_links_to_devices_and_in_circles_end_at_once(run):
     for path in (run.report_file, run.outcome_file):
         path.unlink(missing_ok=True)
         path.symlink_to("/dev/zero")
-    assert TrainingStatistics.of(run.load_report()).longest_source is None
+    assert TrainingStatistics.from_report(run.load_report()).longest_source is None
     assert run.load_outcome() is None
     assert Translator(run.path)(["She sees two trees."])
     for name in ("model.safetensors", "tokenizer.model", "SHA256SUMS", "config.yaml"):

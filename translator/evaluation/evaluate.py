@@ -18,8 +18,9 @@ from translator.config.commands import EvaluateConfig
 from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
 from translator.evaluation.held_out import language_of, load_test_set, require_comparable, sources_for, warn_of_learned
+from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
-from translator.inference.translator import Translator, as_line
+from translator.inference.translator import Translator
 from translator.metrics.scores import METRICS, LengthScore, Score, metrics_for, score, scores_by_length, sentence_scores
 from translator.metrics.significance import Comparison, paired_bootstrap
 from translator.runs.run_folder import RunFolder, chosen_runs

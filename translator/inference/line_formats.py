@@ -15,68 +15,68 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from translator.data.file_signatures import HEAD, other_content
+from translator.data.file_signatures import other_content
 from translator.inference.details import Details
 from translator.inference.translation import Given, Request, Translation, decoded
 from translator.runtime.errors import UserError
 
 Format = Literal["text", "jsonl"]
-# Bytes read at once: some hundred lines of a file, which make full batches, and few enough to answer soon.
+# Bytes read together: some hundred lines, enough for full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
-# The most bytes of a line. One more of a longer line is kept, to refuse it.
+# Most bytes of a line. One more of a longer line is kept, to refuse it.
 LONGEST = 1 << 24
 TOO_LONG = f"longer than {LONGEST:,} bytes"
-# Fields of an object that an answer writes: those that an earlier answer wrote are not taken for the asker's.
+# Fields that an answer adds to an object: in the input they come from an earlier answer, and are dropped.
 ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused", "warnings"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of input: what is to be translated, or why it cannot be, and what else its object held."""
+    """A line of input: what to translate, or why it cannot be read, and the fields of its object."""
 
     request: Request
-    trouble: str = ""
+    problem: str = ""
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     size: int = 0  # bytes
 
 
-def format_of(name: str | None, chosen: Format | Literal["auto"]) -> Format:
-    """The format chosen, or that of a file's name: jsonl where it ends so, packed or not."""
+def choose_format(name: str | None, chosen: Format | Literal["auto"]) -> Format:
+    """Return the format chosen, or that of a file's name: jsonl if it ends in .jsonl or .jsonl.gz."""
     if chosen != "auto":
         return chosen
     return "jsonl" if name is not None and name.removesuffix(".gz").endswith(".jsonl") else "text"
 
 
 def parse(line: bytes, form: Format) -> Line:
-    """A text as it is; an object {"source": ..., "prefix": ..., "required": [...]}, of which the last two may be missing."""
+    """Read a text, or an object {"source": ..., "prefix": ..., "required": [...]}, of which the last two are optional."""
+    size = len(line) + 1
     if len(line) > LONGEST:
-        return Line(Request(""), f"{TOO_LONG}; not translated", size=len(line) + 1)
-    return dataclasses.replace(_parse(line, form), size=len(line) + 1)
-
-
-def _parse(line: bytes, form: Format) -> Line:
+        return Line(Request(""), f"{TOO_LONG}; not translated", size=size)
     if form == "text":
-        return Line(Request(line))
+        return Line(Request(line), size=size)
+    fields: dict[str, Any] = {}
     try:
         fields = {name: value for name, value in _object(line).items() if name not in ANSWERS}
+        return Line(_request(fields), "", fields, size)
     except ValueError as error:
-        return Line(Request(""), f"{error}; not translated")
-    if not isinstance(fields.get("source"), str):
-        return Line(Request(""), 'no text in "source"; not translated', fields)
-    prefix, required = fields.get("prefix"), fields.get("required")  # null, as a table's export has it, is nothing
+        return Line(Request(""), f"{error}; not translated", fields, size)
+
+
+def _request(fields: dict[str, Any]) -> Request:
+    """Read the fields that ask for a translation, where null counts as absent; ValueError for one of another type."""
+    source, prefix, required = (fields.get(name) for name in ("source", "prefix", "required"))
     required = [] if required is None else required
+    if not isinstance(source, str):
+        raise ValueError('no text in "source"')
     if prefix is not None and not isinstance(prefix, str):
-        return Line(Request(""), '"prefix" is no text; not translated', fields)
+        raise ValueError('"prefix" is no text')
     if not isinstance(required, list) or not all(isinstance(phrase, str) for phrase in required):
-        return Line(Request(""), '"required" is no list of texts; not translated', fields)
-    return Line(Request(fields["source"], prefix, tuple(required)), "", fields)
+        raise ValueError('"required" is no list of texts')
+    return Request(source, prefix, tuple(required))
 
 
-def translation_of(line: bytes, form: Format) -> Given:
-    """Read a line of translations to score: a text, or an object's "translation", with its "tokens" if it has some.
-
-    ValueError where it holds no text.
-    """
+def parse_translation(line: bytes, form: Format) -> Given:
+    """Read a translation to score: a text, or an object's "translation" and "tokens"; ValueError if it holds no text."""
     if len(line) > LONGEST:
         raise ValueError(TOO_LONG)
     fields = {"translation": decoded(line)} if form == "text" else _object(line)
@@ -87,16 +87,16 @@ def translation_of(line: bytes, form: Format) -> Given:
 
 
 def _pieces(tokens: Any) -> tuple[str, ...]:
-    """The pieces of "tokens" as `answer` writes them; none of anything else."""
+    """Return the pieces of "tokens" as `format_answer` writes them; none of anything else."""
     listed = tokens if isinstance(tokens, list) else []
     pieces = [str(token["piece"]) for token in listed if isinstance(token, dict) and isinstance(token.get("piece"), str)]
     return tuple(pieces) if len(pieces) == len(listed) else ()
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """ValueError, which says why, for what is no JSON object with each name once."""
+    """Parse a JSON object; ValueError, which says why, for anything else, a repeated name, or a number that is not finite."""
     try:
-        fields = json.loads(line, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_once_each)
+        fields = json.loads(line, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(fields, dict):
@@ -104,7 +104,7 @@ def _object(line: bytes) -> dict[str, Any]:
     return fields
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError("a name stands there twice")
@@ -118,47 +118,47 @@ def _finite(text: str) -> float:
     return number
 
 
-def answer(line: Line, translation: Translation, details: Details | None, form: Format) -> bytes:
-    """Write the n best translations tab-separated; or the line's object with them, scores, and details if they were asked for.
+def format_answer(line: Line, translation: Translation, details: Details | None, form: Format) -> bytes:
+    """Format the n best translations, tab-separated or as the line's object with scores, and details if given.
 
-    All objects have the same fields: of a line without a translation, score is null and the lists are empty.
+    All objects have the same fields: without a translation, score is null and the lists are empty.
     """
     if form == "text":
         return ("\t".join(text.replace("\t", " ") for text in translation.texts) + "\n").encode()
     found = [
         {"translation": text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
         for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)]
-    return as_json(_asked(line) | {
+    return as_json(_input_fields(line) | {
         "translation": translation.text, "score": found[0]["score"] if found else None, "n_best": found,
-        "refused": line.trouble or translation.refused or None, "warnings": translation.warnings,
-        **(_of_details(details) if details else {})})
+        "refused": line.problem or translation.refused or None, "warnings": translation.warnings,
+        **(_detail_fields(details) if details else {})})
 
 
-def score_answer(line: Line, translation: str, details: Details | None, trouble: str, form: Format) -> bytes:
-    """Write what a given translation is worth: its score, nothing where it has none; or an object with its details."""
+def format_score(line: Line, translation: str, details: Details | None, problem: str, form: Format) -> bytes:
+    """Format the score of a given translation, an empty line without one; or an object with its details."""
     if form == "text":
         return f"{details.score:.6f}\n".encode() if details else b"\n"
-    return as_json(_asked(line) | {
-        "translation": translation, "score": details.score if details else None, "refused": trouble or None,
-        **_of_details(details or Details())})
+    return as_json(_input_fields(line) | {
+        "translation": translation, "score": details.score if details else None, "refused": problem or None,
+        **_detail_fields(details or Details())})
 
 
-def _asked(line: Line) -> dict[str, Any]:
+def _input_fields(line: Line) -> dict[str, Any]:
     source = line.request.text
     return line.fields or {"source": source.decode(errors="replace") if isinstance(source, bytes) else source}
 
 
 def notices(line: Line, translation: Translation) -> Iterator[str]:
-    """Yield what a person should know of a line."""
-    if line.trouble or translation.refused:
-        yield line.trouble or translation.refused
+    """Yield what a person should know about a line."""
+    if line.problem or translation.refused:
+        yield line.problem or translation.refused
     yield from translation.warnings
     if translation.hit_limit:
         yield "the translation ended only because it had reached the longest length allowed"
 
 
-def _of_details(details: Details) -> dict[str, Any]:
-    """The fields that tell a translation token by token."""
+def _detail_fields(details: Details) -> dict[str, Any]:
+    """Return the fields that show a translation token by token."""
     return {
         "tokens": [
             {"piece": piece, "log_probability": value}
@@ -167,7 +167,7 @@ def _of_details(details: Details) -> dict[str, Any]:
 
 
 def as_json(fields: dict[str, Any]) -> bytes:
-    """An object as a line."""
+    """Format an object as a line."""
     try:
         return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can spell
@@ -175,12 +175,12 @@ def as_json(fields: dict[str, Any]) -> bytes:
 
 
 def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "input") -> Iterator[list[bytes]]:
-    """The lines that each read brings: of a file many, of a terminal or a slow pipe those just written. Nobody waits.
+    """Yield the lines that each read completes: many of a file, of a terminal or a slow pipe those just written.
 
-    As bytes: a line that is not UTF-8 is one line's trouble, not the file's. Only line feeds separate lines.
+    As bytes, so that a line that is not UTF-8 is refused alone. Only line feeds separate lines.
     """
-    mark = codecs.BOM_UTF8  # that Windows puts before the first
-    rest: list[bytes] = []  # the pieces of a line whose end has not come yet
+    mark = codecs.BOM_UTF8  # Windows writes it before the first line
+    rest: list[bytes] = []  # the parts of a line whose end has not come yet
     length = 0
     try:
         while data := file.read1(READ_BYTES):
@@ -198,18 +198,8 @@ def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "inp
         yield [last.removesuffix(b"\r")]
 
 
-def open_input(name: str | None, option: str = "input") -> AbstractContextManager[io.BufferedReader]:
-    """A file, unpacked if its name ends in .gz; stdin without a name. `option`: which names it."""
+def open_input(name: str | None) -> AbstractContextManager[io.BufferedReader]:
+    """Open a file, unpacked if its name ends in .gz; stdin without a name."""
     if name is None:
         return nullcontext(cast(io.BufferedReader, sys.stdin.buffer))
-    if Path(name).is_dir():
-        raise UserError(f"{option}={name}: is a folder; name a file")
-    if not Path(name).exists():
-        raise UserError(f"{option}={name}: no such file")
-    if name.endswith(".gz"):
-        return cast(io.BufferedReader, gzip.open(name))
-    if Path(name).is_file():  # from a pipe nothing must be taken
-        with Path(name).open("rb") as file:
-            if words := other_content(file.read(HEAD)):
-                raise UserError(f"{option}={name}: {words}")
-    return Path(name).open("rb")
+    return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")

@@ -1,4 +1,4 @@
-"""Plan the translation of a text: the sentences to search for, or why it is refused."""
+"""Plan the translation of a text: the units to search, or why it is refused."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from translator.config.languages import split_tag, tag_of
-from translator.config.options import MOST_DEMANDED, MOST_PHRASES, SearchConfig
+from translator.config.options import MOST_DEMANDED, MOST_PHRASES
+from translator.inference.options import PlanningOptions
 from translator.inference.terminology import Terminology
 from translator.inference.translation import Request, decoded
 from translator.text.sentence_splitter import split_clauses, split_sentences
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, whole_words
 
-# The share of training sources with two or more sentences from which a model is taken to have learned to translate them.
+# Share of training sources with two or more sentences from which a model counts as trained on such texts.
 OFTEN = 0.1
-# A sentence is split where it is longer than 99 % of those in training by this factor: up to there a model copes better.
+# A sentence is split if it is longer than this many times the 99th percentile of training sources.
 FAR_TOO_LONG = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingStatistics:
-    """What the pairs were like that a model was trained on; None where it is not known."""
+    """Statistics of the training pairs; None if unknown."""
 
     longest_source: int | None = None  # tokens
-    long_source: int | None = None  # tokens that 99 % of the sources do not exceed
-    several_sentences: float | None = None  # the share of the sources that hold two or more
-    length_ratio: float | None = None  # target tokens a source token
+    long_source: int | None = None  # 99th percentile, in tokens
+    several_sentences: float | None = None  # share of sources with two or more
+    length_ratio: float | None = None  # target tokens per source token
 
     @classmethod
-    def of(cls, report: Mapping[str, Any]) -> TrainingStatistics:
+    def from_report(cls, report: Mapping[str, Any]) -> TrainingStatistics:
         """Read them from a data report, which an older release or another program may have written."""
         try:
             train = dict(report["splits"]["train"])
@@ -52,83 +53,81 @@ def _number(value: Any) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """A sentence to search for."""
+    """A sentence, or a text, that is searched as one."""
 
-    ids: list[int]  # of its tag too, if it has one
+    ids: list[int]  # with its tag, if it has one
     text: str
     prefix: list[int]
     required: tuple[str, ...]
 
 
-# In place of a sentence that holds nothing to translate.
+# Stands for a sentence that holds nothing to translate.
 NOTHING = Unit([EOS_ID], "", [], ())
 
 
 class Refusal(Exception):
-    """Why a text cannot be translated as it is asked for."""
+    """Why a text cannot be translated as asked."""
 
 
 class Planner:
-    """Makes of a text the sentences to search for, with what each translation must begin with and hold."""
+    """Split a text into units to search, with the prefix and phrases that each translation must hold."""
 
     def __init__(
-        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *, trained_on: TrainingStatistics, positions: int | None
+        self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, statistics: TrainingStatistics, positions: int | None
     ) -> None:
-        """positions: tokens that learned ones reach."""
+        """positions: number of learned positions, None without them."""
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
-        self.trained_on = trained_on
+        self.statistics = statistics
         self.positions = positions
-        self._terminologies: dict[str, Terminology] = {"": Terminology({})}
+        self._terminologies: dict[str, Terminology] = {}
 
-    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
-        """The sentences to search for, or the reason to refuse the text. Nothing to translate: one unit of EOS alone."""
+    def plan(self, request: Request, options: PlanningOptions) -> list[Unit] | str:
+        """Return the units to search, `NOTHING` for a text without words, or why the text is refused."""
         try:
-            return list(self._units(request, self.within_positions(options)))
+            return list(self._units(request, options))
         except Refusal as reason:
             return f"{reason}; not translated"
 
-    def tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
-        """The tag of the language wanted, by the text itself or else by the options; and the text without it."""
+    def split_tag(self, text: str, options: PlanningOptions) -> tuple[str, str]:
+        """Return the tag of the language wanted, by the text itself or else by the options; and the text without it."""
         tag, rest = split_tag(text)
         if tag.rstrip() in self.source_tokenizer.tags:
             return tag, rest
         return "" if options.language is None else tag_of(options.language), text
 
-    def language_trouble(self, tag: str) -> str:
-        """Why a text with this tag cannot be translated, if so."""
+    def tag_problem(self, tag: str) -> str:
+        """Return why a text with this tag cannot be translated, if so."""
         tags = self.source_tokenizer.tags
         if not tags:
             return "search.language is for models of several languages, and this one has no choice" if tag else ""
         return "" if tag.rstrip() in tags else (
             f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
 
-    def within_positions(self, options: SearchConfig) -> SearchConfig:
-        """The same options, for sources that learned positions reach."""
-        if self.positions is None:
-            return options
-        return dataclasses.replace(options, max_source_tokens=min(options.max_source_tokens, self.positions))
+    def longest_source(self, options: PlanningOptions) -> int:
+        """Return the most tokens of a source: those allowed, within learned positions."""
+        return options.max_source_tokens if self.positions is None else min(options.max_source_tokens, self.positions)
 
-    def _units(self, request: Request, options: SearchConfig) -> Iterator[Unit]:
-        tag, text = self.tag(_read(request.text), options)
+    def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
+        tag, text = self.split_tag(_decode(request.text), options)
         if not text.strip():
             yield NOTHING
             return
         required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
         prefix = options.prefix if request.prefix is None else request.prefix
-        if trouble := self.language_trouble(tag):
-            raise Refusal(trouble)
+        if problem := self.tag_problem(tag):
+            raise Refusal(problem)
         self._require_possible(required, prefix, options)
-        sentences = [text] if required else self._sentences(text, tag, options)  # which of them should hold a phrase?
+        sentences = [text] if required else self._sentences(text, tag, options)  # which sentence needs a phrase is unknown
         prefixes, last = split_sentences(prefix), len(sentences) - 1
         prefixes = [*prefixes[:last], "".join(prefixes[last:])]  # one a sentence
-        for sentence, begin in itertools.zip_longest(sentences, prefixes, fillvalue=""):
-            [ids], [beginning] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([begin])
-            yield self._unit(ids, sentence, beginning[:-1], required, options)
+        for sentence, beginning in itertools.zip_longest(sentences, prefixes, fillvalue=""):
+            [ids], [prefix_ids] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([beginning])
+            yield self._unit(ids, sentence, prefix_ids[:-1], required, options)
 
-    def _sentences(self, text: str, tag: str, options: SearchConfig) -> list[str]:
-        """The parts of a text to translate one by one."""
-        seen = self.trained_on
+    def _sentences(self, text: str, tag: str, options: PlanningOptions) -> list[str]:
+        """Return the parts of a text to translate one by one."""
+        seen = self.statistics
         longest, several = seen.longest_source or math.inf, seen.several_sentences or 0.0
 
         def length(part: str) -> int:
@@ -137,30 +136,31 @@ class Planner:
         choice = options.split_sentences
         if choice == "never" or (choice == "auto" and several >= OFTEN and length(text) <= longest):
             return [text]
-        limit = min(FAR_TOO_LONG * (seen.long_source or longest), options.max_source_tokens)
+        limit = min(FAR_TOO_LONG * (seen.long_source or longest), self.longest_source(options))
         return [
             part for sentence in split_sentences(text)
             for part in split_clauses(sentence, lambda part: length(part) <= limit)]
 
     def _unit(
-        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: SearchConfig
+        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: PlanningOptions
     ) -> Unit:
-        if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # nothing but invisible characters
+        if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # only invisible characters
             return NOTHING
-        terms = self._terminology(options.terminology or "").required(sentence)
+        terms = self._terms(sentence, options.terminology)
         self._require_possible(terms, "", options)
-        if len(ids) > options.max_source_tokens:
-            limit = "model.max_positions" if options.max_source_tokens == self.positions else "search.max_source_tokens"
-            raise Refusal(f"{len(ids):,} tokens, more than {limit}={options.max_source_tokens}")
+        limit = self.longest_source(options)
+        if len(ids) > limit:
+            option = "model.max_positions" if limit == self.positions else "search.max_source_tokens"
+            raise Refusal(f"{len(ids):,} tokens, more than {option}={limit}")
         unit = Unit(ids, sentence, prefix, (*required, *terms))
         demanded = len(prefix) + sum(map(len, self.target_tokenizer.encode_phrases(unit.required)))
         if self.positions is not None and demanded >= self.positions:
             raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")
         return unit
 
-    def _require_possible(self, required: Sequence[str], prefix: str, options: SearchConfig) -> None:
+    def _require_possible(self, required: Sequence[str], prefix: str, options: PlanningOptions) -> None:
         """Refuse what no translation can hold."""
-        if required and (options.sampling or options.groups > 1 or options.keep_places):
+        if required and not options.plain_beam:
             raise Refusal(
                 "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
                 "search.keep_places")
@@ -176,14 +176,16 @@ class Planner:
             if text and options.banned and whole_words(*options.banned).search(normal(text)):
                 raise Refusal(f"must hold {text!r}, which is banned")
 
-    def _terminology(self, file: str) -> Terminology:
-        """Each file is read once."""
+    def _terms(self, sentence: str, file: str | None) -> list[str]:
+        """Return the target terms of a sentence, by a terminology file that is read once."""
+        if not file:
+            return []
         if file not in self._terminologies:
             self._terminologies[file] = Terminology.load(Path(file))
-        return self._terminologies[file]
+        return self._terminologies[file].required(sentence)
 
 
-def _read(text: str | bytes) -> str:
+def _decode(text: str | bytes) -> str:
     try:
         return decoded(text)
     except ValueError as error:

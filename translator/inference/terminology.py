@@ -1,4 +1,4 @@
-"""Source terms and how they must be rendered."""
+"""Terminology: source terms and their required translations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Terminology:
 
     @classmethod
     def load(cls, path: Path) -> Terminology:
-        """UserError names the line that is not a pair."""
+        """Read a file; UserError names the line that is not a pair."""
         pairs: dict[str, str] = {}
         try:
             lines = read_plain(path).decode("utf-8-sig").split("\n")
@@ -29,15 +29,15 @@ class Terminology:
             if not line.strip():
                 continue
             if len(terms) != 2 or not all(terms):
-                raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term")
+                raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term.")
             source, target = normal(terms[0]), terms[1]
             if pairs.setdefault(source, target) != target:
-                raise UserError(f"{path}, line {number}: {source} stands above already, as {pairs[source]}; leave one")
+                raise UserError(f"{path}, line {number}: duplicate term {source}, first {pairs[source]}. Remove one.")
         if not pairs:
             raise UserError(f"search.terminology={path}: holds no terms. Write a source term, a tab and a target term a line.")
         return cls(pairs)
 
     def required(self, source: str) -> list[str]:
-        """The target terms that a translation of `source` must hold, each once."""
-        found = self._pattern.findall(normal(source)) if self._pattern else []
-        return list(dict.fromkeys(self.pairs[term] for term in found))
+        """Return the target terms that a translation of `source` must hold, each once."""
+        terms = self._pattern.findall(normal(source)) if self._pattern else []
+        return list(dict.fromkeys(self.pairs[term] for term in terms))

@@ -1,4 +1,4 @@
-"""Translation by several processes, answers in the order of the questions."""
+"""Translate with several processes, in the order of the requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answers = Iterator[list[tuple[Translation, Details | None]]]
 
 @dataclass(frozen=True)
 class Job:
-    """How to load the models and what to ask of them."""
+    """Which models to load and how to translate."""
 
     runs: tuple[str, ...]
     device: str
@@ -37,26 +37,26 @@ class Job:
         return Translator(*self.runs, device=self.device, precision=self.precision)
 
     def translate(self, translator: Translator, requests: Sequence[Request]) -> list[tuple[Translation, Details | None]]:
-        """The answers to some requests, in order."""
+        """Translate requests, in order, with details if the job asks for them."""
         translations = translator.translate(requests, self.search)
         details = translator.details_of(translations, self.search) if self.details else [None] * len(translations)
         return list(zip(translations, details, strict=True))
 
 
 def translate_all(job: Job, requests: Iterable[Sequence[Request]], *, workers: int) -> Answers:
-    """Answer groups of requests, in order, with so many processes that share the processor's cores; 1: in this one."""
+    """Translate groups of requests, in order, with `workers` processes that share the cores; 1: in this process."""
     workers = _at_most_cores(workers)
     if workers == 1:
         yield from map(partial(job.translate, job.load()), requests)
         return
-    job.load()  # a user's mistake is told once, here
-    shares = (group[first : first + CHUNK] for group in requests for first in range(0, len(group), CHUNK))
-    yield from in_order(partial(_begin, job, _threads(workers)), shares, workers=workers, remedy=REMEDY)
+    job.load()  # report a user's mistake once, here
+    chunks = (group[first : first + CHUNK] for group in requests for first in range(0, len(group), CHUNK))
+    yield from in_order(partial(_begin, job, _threads(workers)), chunks, workers=workers, remedy=REMEDY)
 
 
 @contextmanager
 def ready(job: Job, *, workers: int) -> Iterator[Callable[[Iterable[Sequence[Request]]], Answers]]:
-    """What answers groups of requests as `translate_all` does, again and again, each group at once."""
+    """Yield a function that translates groups of requests like `translate_all`, and may be called repeatedly."""
     workers = _at_most_cores(workers)
     if workers == 1:
         yield partial(map, partial(job.translate, job.load()))
@@ -66,7 +66,7 @@ def ready(job: Job, *, workers: int) -> Iterator[Callable[[Iterable[Sequence[Req
 
 
 def _at_most_cores(workers: int) -> int:
-    """Return the number of workers to start: more than there are cores would only take memory, which is said."""
+    """Return the number of workers to start, at most one a core: more would only take memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers > cores:
         log(f"workers={workers}: only {cores} are started, one for each core")

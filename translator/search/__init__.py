@@ -1,11 +1,10 @@
-"""From a model to its outputs: one stepping engine under greedy search, beam search and sampling.
+"""One stepping engine for greedy search, beam search and sampling, with rules, constraints, scoring, ensembles, shortlists.
 
-`engine` steps and knows when to stop; `choice` says which continuations live on; `rules` what must not come next; `phrases`
-what must; `hypothesis` how outputs are scored; `ensemble` makes one model of several; `restricted` searches
-among some pieces; `forced` rates outputs that are given.
+Begin with `engine`, then `choice` and `scoring`.
 """
 
 from translator.search.engine import search
 from translator.search.hypothesis import Demands, Hypothesis
+from translator.search.options import SearchOptions
 
-__all__ = ["Demands", "Hypothesis", "search"]
+__all__ = ["Demands", "Hypothesis", "SearchOptions", "search"]

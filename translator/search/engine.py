@@ -1,89 +1,85 @@
 """The stepping engine of every search.
 
-Shapes: B sentences still searched, K hypotheses each, of which N in all are open, N' of them taken at once; T tokens so far, V
-target vocabulary and what a model adds to it, of probability 0; M outputs kept of each sentence.
+Shapes: B sentences still searched, K hypotheses each, of which N in all are open, N' of them processed together; T tokens so
+far, V target vocabulary and its padding, of probability 0; M finished outputs kept of each sentence.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from translator.config.options import SearchConfig
 from translator.data.batching import pad
 from translator.model.active_hypotheses import OpenRows
 from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
-from translator.search.hypothesis import Demands, Hypothesis, coverage_penalty, length_limits, length_penalty
+from translator.search.hypothesis import Demands, Hypothesis, length_limits
+from translator.search.options import SearchOptions
 from translator.search.phrases import RequiredPhrases, holds, with_wanted
-from translator.search.rules import BannedPhrases, rules_of
+from translator.search.rules import BannedPhrases, build_rules
+from translator.search.scoring import coverage_penalty, length_penalty
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
-# Never produced: markers of training, and, but where it is to be copied, the mark of an unknown piece.
+# Never produced: markers of training, and the unknown piece unless it is to be copied.
 NEVER = (PAD_ID, UNK_ID, BOS_ID)
-# Steps between two looks at what has ended, each of which makes a GPU wait. A CPU looks at every step, and so does a search for
-# a single sentence, for which a GPU has to wait anyway (docs/speed.md).
+# Steps between two checks for finished sentences, each of which synchronises a GPU. A CPU checks at every step, and so does a
+# search for a single sentence, for which a GPU has to wait anyway (docs/speed.md).
 LOOK_EVERY = 8
-# Probabilities worked out at once on a CPU: more leave its cache, fewer make products less efficient.
+# Probabilities computed together on a CPU: more do not fit its cache, fewer make matmuls less efficient.
 AT_ONCE = 1 << 21
 
 
 class Model(Protocol):
-    """What search asks of a model; `translator.model.transformer.Transformer` says what each does."""
+    """The methods of `translator.model.transformer.Transformer` that a search calls."""
 
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
     def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any: ...
-    def log_probabilities(self, decoded: Any, some: slice) -> Tensor: ...  # may be written over
+    def log_probabilities(self, decoded: Any, some: slice) -> Tensor: ...  # may be overwritten
 
 
 @torch.inference_mode()
 def search(
-    model: Model, source: Tensor, config: SearchConfig, demands: Demands | None = None
+    model: Model, source: Tensor, options: SearchOptions, demands: Demands | None = None,
+    before_step: Callable[[], None] = lambda: None,
 ) -> list[list[Hypothesis]]:
-    """The `config.n_best` best hypotheses for each sentence of source (B, S), best first; different ones, unless sampled.
+    """Return the `n_best` best hypotheses for each sentence of source (B, S), best first; different ones, unless sampled.
 
-    A sentence has `beam_size` places. At each step the most probable continuations of its open hypotheses fill the places
+    A sentence has `width` places. At each step the most probable continuations of its open hypotheses fill the places
     that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
-    hypothesis can but end. So with one place this is greedy search. In sampling each place draws for itself. With
-    `keep_places` no place is ever taken; with `patience` as well a sentence is also done, whatever may still come, when
-    patience x beam_size hypotheses have finished (Kasai et al. 2022, https://arxiv.org/abs/2204.05424).
+    hypothesis must end. So with one place this is greedy search. In sampling each of several copies of a sentence draws
+    for itself. With `places_stay` no place is ever taken; a sentence is also done when `awaited` hypotheses have finished
+    (patience, Kasai et al. 2022, https://arxiv.org/abs/2204.05424).
 
     A sentence is done when no place is open, or when no open hypothesis can still be among the n best. That is exact:
-    log-probabilities add numbers that are never positive, so whatever an open hypothesis of log-probability p <= 0 becomes, its
-    score is p' / penalty(length) + coverage with p' <= p, length <= the longest allowed and coverage <= 0. As the penalty never
+    log-probabilities add numbers that are never positive, so an open hypothesis of log-probability p <= 0 ends with the
+    score p' / penalty(length) + coverage with p' <= p, length <= the longest allowed and coverage <= 0. As the penalty never
     falls with length, the score is at most p / penalty(longest), and that is compared with the n-th best finished score.
+
+    `before_step` is called before each step of decoding.
     """
-    demands = demands or Demands()
-    if config.sampling:
-        return _sample(model, source, config, demands)
-    found = _search(_Beams(model, source, config, demands))
-    return [_distinct(hypotheses)[: config.n_best] for hypotheses in found]
-
-
-def _search(beams: _Beams) -> list[list[Hypothesis]]:
+    demands, copies = demands or Demands(), options.samples
+    if copies > 1:
+        source = source.repeat_interleave(copies, dim=0)
+        prefixes = demands.prefixes and [prefix for prefix in demands.prefixes for _ in range(copies)]
+        demands = replace(demands, prefixes=prefixes)
+    beams = _Beams(model, source, options, demands)
     while len(beams.sentences):
+        before_step()
         beams.step()
-    return beams.found
-
-
-def _sample(model: Model, source: Tensor, config: SearchConfig, demands: Demands) -> list[list[Hypothesis]]:
-    """As many samples of each sentence as it has places, each sought by itself: none has to do with another."""
-    copies, one = config.beam_size, replace(config, beam_size=1, n_best=1, mbr=None)
-    if demands.prefixes is not None:
-        demands = replace(demands, prefixes=[prefix for prefix in demands.prefixes for _ in range(copies)])
-    found = _search(_Beams(model, source.repeat_interleave(copies, dim=0), one, demands, copies=copies))
-    samples = [
-        sorted(itertools.chain.from_iterable(found[first : first + copies]), key=lambda h: -h.score)
-        for first in range(0, len(found), copies)]
-    return [hypotheses[: config.n_best] for hypotheses in samples]
+    outputs = [
+        sorted(itertools.chain.from_iterable(beams.found[first : first + copies]), key=lambda h: -h.score)
+        for first in range(0, len(beams.found), copies)]
+    return [(found if options.sampling else _distinct(found))[: options.n_best] for found in outputs]
 
 
 def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Without those that two groups have found."""
+    """Drop those that two groups have found."""
     first: dict[tuple[int, ...], Hypothesis] = {}
     for hypothesis in found:
         first.setdefault(hypothesis.ids, hypothesis)
@@ -96,56 +92,69 @@ class _Finished:
 
     scores: Tensor  # (B, M)
     log_probabilities: Tensor  # (B, M)
-    lengths: Tensor  # (B, M), tokens before EOS
     tokens: Tensor  # (B, M, T), padded
 
     @classmethod
     def none(cls, sentences: int, kept: int, device: torch.device) -> _Finished:
+        """Start without any."""
         nothing = torch.full((sentences, kept), -torch.inf, device=device)
-        zeros = torch.zeros(sentences, kept, dtype=torch.long, device=device)
-        return cls(nothing, nothing, zeros, zeros[:, :, None][:, :, :0])
+        return cls(nothing, nothing, torch.zeros(sentences, kept, 0, dtype=torch.long, device=device))
 
     def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> _Finished:
-        """With more, each (B, K), of tokens (B, K, T); a score of -inf is no hypothesis."""
-        lengths = torch.full_like(self.lengths[:, :1], tokens.size(2)).expand(scores.shape)
+        """Add more, each (B, K), of tokens (B, K, T); a score of -inf is no hypothesis."""
         longer = torch.nn.functional.pad(self.tokens, (0, tokens.size(2) - self.tokens.size(2)))
-        # Stable: of equals, the first one found stays.
+        # Stable: of equal scores, the one found first stays.
         best, order = torch.cat([self.scores, scores], dim=1).sort(dim=1, descending=True, stable=True)
         order = order[:, : self.scores.size(1)]
         return _Finished(
             best[:, : self.scores.size(1)],
             torch.cat([self.log_probabilities, log_probabilities], dim=1).gather(1, order),
-            torch.cat([self.lengths, lengths], dim=1).gather(1, order),
             torch.cat([longer, tokens], dim=1).gather(1, order[:, :, None].expand(-1, -1, tokens.size(2))))
 
     def select(self, sentences: Tensor) -> _Finished:
-        return _Finished(
-            self.scores[sentences], self.log_probabilities[sentences], self.lengths[sentences], self.tokens[sentences])
+        return _Finished(self.scores[sentences], self.log_probabilities[sentences], self.tokens[sentences])
 
     def hypotheses(self, most: Tensor) -> list[list[Hypothesis]]:
-        """As Python objects; most (B,): tokens before EOS that a sentence may have."""
+        """Return them as Python objects; most (B,): tokens before EOS that a sentence may have."""
+        lengths = (self.tokens != PAD_ID).sum(dim=2)
         return [
             [Hypothesis(tuple(ids[:length]), log_probability, score, length >= limit)
              for score, log_probability, length, ids in zip(*row, strict=True) if score > -torch.inf]
-            for limit, *row in zip(
-                most.tolist(), self.scores.tolist(), self.log_probabilities.tolist(), self.lengths.tolist(),
-                self.tokens.tolist(), strict=True)]
+            for limit, *row in zip(*(
+                column.tolist() for column in (most, self.scores, self.log_probabilities, lengths, self.tokens)), strict=True)]
 
 
 class _Beams:
     """The open hypotheses of the sentences still searched, and what has finished."""
 
-    def __init__(
-        self, model: Model, source: Tensor, config: SearchConfig, demands: Demands, *, copies: int = 1
-    ) -> None:
-        """`copies`: how often in a row each sentence stands in `source`, to be sampled."""
-        self.model, self.config, self.source = model, config, source
-        count, device = len(source), source.device
-        self.sentences = torch.arange(count, device=device)  # (B,) which sentences these are
+    def __init__(self, model: Model, source: Tensor, options: SearchOptions, demands: Demands) -> None:
+        self.model, self.options, self.source = model, options, source
+        count, groups, device = len(source), options.groups, source.device
+        self.sentences = torch.arange(count, device=device)  # (B,) their numbers in `source`
         self.found: list[list[Hypothesis]] = [[] for _ in range(count)]
-        self.fewest, self.most = length_limits(source, config)  # (B,) tokens before EOS
-        self.rules = rules_of(config, demands.banned)
-        # What a phrase is spelled with must come: bans of its own tokens bind only where it is left (`RequiredPhrases`).
+        self._set_demands(demands)
+        self.sampling = Sampling(source, int(self.most.max()), options) if options.sampling and count else None
+        self.state = model.start(model.encode(source), source != PAD_ID, follow_coverage=options.coverage_penalty > 0)
+        if groups > 1:  # each begins with a hypothesis of its own
+            self.state.reorder(torch.zeros(count, groups, dtype=torch.long, device=device))
+        self.tokens = torch.full((count, groups, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
+        self.scores = torch.zeros(count, groups, device=device)  # (B, K) log-probabilities, -inf where not open
+        self.places = torch.full((count, groups), options.width // groups, device=device)
+        self.awaited = torch.full((count,), options.awaited, device=device)  # (B,) hypotheses that have not finished yet
+        self.finished = _Finished.none(count, options.finished_kept, device)
+        self.any_finished = False
+        self.at_once = 1  # hypotheses whose probabilities are computed together
+        self.look_every = 1 if device.type == "cpu" or count == 1 else LOOK_EVERY
+        never = [token for token in NEVER if not (token == UNK_ID and options.copy_unknown)]
+        self.never = torch.tensor(never, device=device)
+        self._note_limits()
+
+    def _set_demands(self, demands: Demands) -> None:
+        """Set the limits of length, the rules, the prefixes and the required phrases."""
+        count, device = len(self.source), self.source.device
+        self.fewest, self.most = length_limits(self.source, self.options)  # (B,) tokens before EOS
+        self.rules = build_rules(self.options, demands.banned)
+        # A required phrase may contain a banned sequence: that is banned only outside the phrase (`RequiredPhrases`).
         phrases = list(itertools.chain.from_iterable(demands.phrases or ()))
         parts = [ids for ids in demands.banned if any(holds(phrase, ids) for phrase in phrases)]
         self.ban = BannedPhrases([ids for ids in demands.banned if ids not in parts])
@@ -155,30 +164,11 @@ class _Beams:
             self.most = self.most + (self.prefixes != PAD_ID).sum(dim=1)
         self.phrases: RequiredPhrases | None = None
         if demands.phrases is not None and any(demands.phrases):
-            self.phrases = RequiredPhrases(demands.phrases, parts, config.beam_size, demands.goes_on)
+            self.phrases = RequiredPhrases(demands.phrases, parts, self.options.width, demands.goes_on)
             self.most = self.most + torch.tensor([self.phrases.tokens(i) for i in range(count)], device=device)
-        self.sampling: Sampling | None = None
         if demands.longest is not None:
             self.most = self.most.clamp(max=demands.longest)
             self.fewest = self.fewest.minimum(self.most)
-        if config.sampling and count:
-            self.sampling = Sampling(source, copies, int(self.most.max()), config)
-        self.state = model.start(model.encode(source), source != PAD_ID, follow_coverage=config.coverage_penalty > 0)
-        if config.groups > 1:  # each begins with a hypothesis of its own
-            self.state.reorder(torch.zeros(count, config.groups, dtype=torch.long, device=device))
-        self.tokens = torch.full((count, config.groups, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
-        self.scores = torch.zeros(count, config.groups, device=device)  # (B, K) log-probabilities, -inf where not open
-        self.places = torch.full((count, config.groups), config.beam_size // config.groups, device=device)
-        self.awaited = torch.full((count,), config.awaited, device=device)  # (B,) hypotheses that have not finished yet
-        # Where two may be equal, all are kept, to be told apart in the end.
-        kept = config.beam_size if config.groups > 1 else config.n_best
-        self.finished = _Finished.none(count, kept, device)
-        self.any_finished = False
-        self.at_once = 1  # hypotheses whose probabilities are worked out together
-        self.look_every = 1 if device.type == "cpu" or count == 1 else LOOK_EVERY
-        never = [token for token in NEVER if not (token == UNK_ID and config.copy_unknown)]
-        self.never = torch.tensor(never, device=device)
-        self._note_limits()
 
     def step(self) -> None:
         """Extend every open hypothesis by a token."""
@@ -187,34 +177,34 @@ class _Beams:
         if parents is not None:
             self.state.reorder(parents)
             history = history.gather(1, parents[:, :, None].expand(-1, -1, history.size(2)))
-        tokens = tokens.masked_fill(totals == -torch.inf, PAD_ID)  # what is none may stand beyond the vocabulary
+        tokens = tokens.masked_fill(totals == -torch.inf, PAD_ID)  # fillers may come from the vocabulary's padding
         ends = tokens == EOS_ID
         self.scores = totals
         if self.look_every > 1 or ends.any():
             self.any_finished = True
             self._finish(totals.masked_fill(~ends, -torch.inf), history[:, :, 1:])
             self.scores = totals.masked_fill(ends, -torch.inf)
-            if self.config.patience is not None:
+            if self.options.awaited < math.inf:
                 self.awaited = self.awaited - ends.sum(dim=1)
                 self.scores = self.scores.masked_fill((self.awaited <= 0)[:, None], -torch.inf)
-            if not self.config.places_stay:
-                self.places = self.places - ends.unflatten(1, (self.config.groups, -1)).sum(dim=2)
+            if not self.options.places_stay:
+                self.places = self.places - ends.unflatten(1, (self.options.groups, -1)).sum(dim=2)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
-        if self.config.places_stay:
+        if self.options.places_stay:
             self._keep_best()
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 
     def _continuations(self) -> Continuations:
-        """What lives on."""
+        """Return the continuations that survive."""
         candidates = self._next_tokens(self._open_rows())
         if self.phrases is None:
-            return best_continuations(self.scores, candidates, self.places, self.config)
+            return best_continuations(self.scores, candidates, self.places, self.options)
         room = self.most - self.tokens.size(2)
         return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
 
     def _next_tokens(self, rows: OpenRows) -> Candidates:
-        """What may come next, (B, K, C). Probabilities are worked out for some hypotheses at a time: few exist at once."""
+        """Return what may come next, (B, K, C), with the vocabulary's probabilities for some hypotheses at a time."""
         decoded = self.model.decode_step(self.tokens[:, :, -1], self.state, rows)
         device = self.tokens.device
         sentences, history = rows.sentences(device), rows.pack(self.tokens)
@@ -224,14 +214,14 @@ class _Beams:
             some = slice(first, first + self.at_once)
             log_probabilities = self.model.log_probabilities(decoded, some)  # (N', V)
             self.at_once = _rows_at_once(log_probabilities, len(rows))
-            of_some = None if wanted is None else wanted[some]
-            parts.append(self._candidates(log_probabilities, sentences[some], history[some], of_some))
+            wanted_of_some = None if wanted is None else wanted[some]
+            parts.append(self._candidates(log_probabilities, sentences[some], history[some], wanted_of_some))
             first = some.stop
         values, tokens = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         return Candidates(rows.unpack(values), rows.unpack(tokens))
 
     def _open_rows(self) -> OpenRows:
-        """The open hypotheses, and a few that are not for a usual shape; all where there is but one, or many on a GPU."""
+        """Return the open hypotheses, and a few others to make a common shape; all if there is only one, or many on a GPU."""
         sentences, hypotheses = self.scores.shape
         if self.look_every > 1 or sentences * hypotheses == 1:
             return OpenRows(sentences, hypotheses)
@@ -241,21 +231,21 @@ class _Beams:
     def _candidates(
         self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None
     ) -> Candidates:
-        """The next tokens that may be chosen for N' hypotheses: of each its sentence and tokens so far, (N', 1 + T)."""
+        """Return the next tokens that may be chosen for N' hypotheses of these sentences and tokens so far, (N', 1 + T)."""
         forced = self._next_of_prefix(log_probabilities, sentences)
         unruled = None if wanted is None else log_probabilities.clone()
         if unruled is not None:
             self.ban(unruled, history)
         self._rule(log_probabilities, sentences, history)
-        if unruled is not None:  # an output ends by the rules
+        if unruled is not None:  # EOS obeys the rules
             unruled[:, EOS_ID] = log_probabilities[:, EOS_ID]
-        if forced is not None:  # whatever the rules
+        if forced is not None:  # a prefix overrides the rules
             _leave_only(log_probabilities, *forced)
             if unruled is not None:
                 _leave_only(unruled, *forced)
         if self.sampling is not None:
             return self.sampling.draw(log_probabilities, self.sentences[sentences], history.size(1) - 1)
-        candidates = best_candidates(log_probabilities, self.config)
+        candidates = best_candidates(log_probabilities, self.options)
         return candidates if wanted is None or unruled is None else with_wanted(candidates, wanted, unruled)
 
     def _rule(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor) -> None:
@@ -272,7 +262,7 @@ class _Beams:
             log_probabilities[:, EOS_ID] = ending
 
     def _next_of_prefix(self, log_probabilities: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The next token of each sentence's prefix, padding where it has come to its end, and its value: two of (N', 1)."""
+        """Return the next token of each sentence's prefix, padding after its end, and its value: two of (N', 1)."""
         length = self.tokens.size(2) - 1
         if self.prefixes is None or length >= self.prefixes.size(1):
             return None
@@ -280,21 +270,21 @@ class _Beams:
         return token, log_probabilities.gather(1, token)
 
     def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
-        """Put away the hypotheses that end here, (B, K) with -inf for those that do not, of tokens (B, K, T) and EOS."""
-        scores = log_probabilities / length_penalty(tokens.size(2) + 1, self.config)
-        if self.config.coverage_penalty:
-            scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.config.coverage_penalty)
+        """Keep the hypotheses that end here, (B, K) with -inf for the others, of tokens (B, K, T) and EOS."""
+        scores = log_probabilities / self._length_penalty(tokens.size(2) + 1)
+        if self.options.coverage_penalty:
+            scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.options.coverage_penalty)
         self.finished = self.finished.add(scores, log_probabilities, tokens)
 
     def _keep_best(self) -> None:
-        """Leave as many open hypotheses as there are places."""
-        self.scores, best = self.scores.topk(min(self.config.beam_size, self.scores.size(1)))
+        """Keep as many open hypotheses as there are places."""
+        self.scores, best = self.scores.topk(min(self.options.width, self.scores.size(1)))
         self.tokens = self.tokens.gather(1, best[:, :, None].expand(-1, -1, self.tokens.size(2)))
         self.state.reorder(best)
 
     def _drop_done(self) -> None:
-        """Take the sentences out of which nothing better can come; those that stay for the shape have no open hypothesis."""
-        if not self.any_finished and (self.scores > -torch.inf).all():  # as at most steps of a single sentence
+        """Drop the sentences that cannot improve; those that remain to fill the shape have no open hypothesis."""
+        if not self.any_finished and (self.scores > -torch.inf).all():  # most steps of a single sentence
             return
         bound = self.scores.amax(dim=1) / self.longest_penalty
         open_still = bound > self.finished.scores[:, -1]
@@ -319,16 +309,18 @@ class _Beams:
         self._note_limits()
 
     def _note_limits(self) -> None:
-        """The steps at which limits begin and end to matter, so that others need not ask."""
-        any_left = len(self.sentences) > 0
-        self.last_minimum = int(self.fewest.max()) if any_left else 0
-        self.first_limit = int(self.most.min()) if any_left else 0
-        self.last_step = int(self.most.max()) if any_left else 0
-        self.longest_penalty = length_penalty(self.most + 1, self.config)
+        """Note the steps from which limits matter, so that other steps skip them."""
+        if len(self.sentences):
+            self.last_minimum, self.first_limit = int(self.fewest.max()), int(self.most.min())
+            self.last_step = int(self.most.max())
+        self.longest_penalty = self._length_penalty(self.most + 1)
+
+    def _length_penalty(self, length: Tensor | int) -> Any:
+        return length_penalty(length, self.options.length_penalty_form, self.options.length_penalty)
 
 
 def without_idle(busy: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Those that are busy, (N,), with idle ones to make one of few numbers, in order, and the rest; None without a rest."""
+    """Return the numbers of the busy, (N,), filled up with idle ones to a common size, and the rest; None without a rest."""
     size = one_of_few(int(busy.sum()))
     if size >= len(busy):
         return None
@@ -337,7 +329,7 @@ def without_idle(busy: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def with_few_moved(chosen: Tensor) -> Tensor:
-    """The same numbers, (N,), in an order in which those under N stand each in its own place."""
+    """Return the same numbers, (N,), in an order in which each number below N is in its own place."""
     stay = chosen[chosen < len(chosen)]
     places = torch.arange(len(chosen), device=chosen.device)
     free = torch.ones_like(places, dtype=torch.bool).index_fill_(0, stay, False)
@@ -346,22 +338,22 @@ def with_few_moved(chosen: Tensor) -> Tensor:
 
 
 def one_of_few(size: int) -> int:
-    """The least number of at least `size` that is one of eight an octave.
+    """Return the least number of at least `size` that is one of eight an octave.
 
-    Libraries prepare a product anew for each shape they meet, which on a CPU costs as much as a small one itself. So sentences
-    and hypotheses leave in groups: a few that are done stay on, which changes nothing that was found, and few shapes occur.
+    Libraries prepare a matmul anew for each shape, which on a CPU costs as much as a small one itself. So a few finished
+    sentences and hypotheses remain, which changes no output, and few different shapes occur.
     """
     step = 1 << max(0, size.bit_length() - 4)
     return -(-size // step) * step
 
 
 def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> None:
-    """Rule out, in place, all but a token of this value, (N', 1); nothing where that is padding."""
-    there = tokens != PAD_ID
-    log_probabilities.masked_fill_(there, -torch.inf)
-    log_probabilities.scatter_(1, tokens, values.masked_fill(~there, -torch.inf))
+    """Rule out, in place, all but a token of this value, (N', 1); nothing where the token is padding."""
+    forced = tokens != PAD_ID
+    log_probabilities.masked_fill_(forced, -torch.inf)
+    log_probabilities.scatter_(1, tokens, values.masked_fill(~forced, -torch.inf))
 
 
 def _rows_at_once(log_probabilities: Tensor, count: int) -> int:
-    """How many hypotheses to take together, by the size of what one takes: all but on a CPU."""
+    """Return how many hypotheses to process together: all, except on a CPU."""
     return max(1, AT_ONCE // log_probabilities.size(1)) if log_probabilities.device.type == "cpu" else count

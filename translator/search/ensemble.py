@@ -13,6 +13,11 @@ from translator.model.active_hypotheses import OpenRows
 from translator.search.engine import Model
 
 
+def as_one(models: Sequence[Model]) -> Model:
+    """Return a single model as it is, several as an ensemble."""
+    return models[0] if len(models) == 1 else Ensemble(models)
+
+
 class Ensemble:
     """Models of the same vocabularies. The probability of a token is the mean of theirs."""
 
@@ -31,7 +36,6 @@ class Ensemble:
         return [model.decode_step(tokens, own, rows) for model, own in zip(self.models, state.states, strict=True)]
 
     def log_probabilities(self, decoded: list[Any], some: slice) -> Tensor:
-        """Of the next token: (N', V)."""
         each = [model.log_probabilities(own, some) for model, own in zip(self.models, decoded, strict=True)]
         return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
 

@@ -1,4 +1,4 @@
-"""Forced decoding: what models make of outputs that are given."""
+"""Forced decoding: the probabilities and attention that models give to known outputs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from translator.model.attention import padding_mask
 from translator.search.hypothesis import Ids
 from translator.text.tokenizer import PAD_ID
 
-# Tokens whose probabilities are worked out at once: half a gigabyte where the vocabulary has 128,000 pieces.
+# Tokens whose probabilities are computed together: half a gigabyte where the vocabulary has 128,000 pieces.
 ROWS_AT_ONCE = 1024
 
 
 class Decoder(Protocol):
-    """What is asked of a model; `translator.model.transformer.Transformer` says what each does."""
+    """The methods of `translator.model.transformer.Transformer` that forced decoding calls."""
 
     @property
     def alignment_layers(self) -> Collection[int]: ...
@@ -34,7 +34,7 @@ class Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Rating:
-    """An output, token by token, EOS last."""
+    """An output token by token, EOS last."""
 
     log_probabilities: tuple[float, ...]
     attention: Tensor  # (tokens, source tokens), from each token to the source: the mean of `alignment_layers` and their heads
@@ -44,18 +44,11 @@ class Rating:
         return math.fsum(self.log_probabilities)
 
 
-def _log_probabilities(model: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
-    """Of each of tokens (B, T) after hidden (B, T, D); the whole vocabulary's are worked out for some at a time."""
-    rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
-    some = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]
-    return torch.cat([model.log_probabilities(rows, each).gather(1, chosen[each]) for each in some]).view_as(tokens)
-
-
 @torch.inference_mode()
 def rate(
     models: Sequence[Decoder], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device
 ) -> list[Rating]:
-    """Rate `outputs` as translations of `sources`, all of which end in EOS, in one pass; models together as an ensemble."""
+    """Rate `outputs` as translations of `sources`, all with EOS, in one pass; several models as an ensemble."""
     batch = collate(sources, outputs).to(device)
     mask = padding_mask(batch.source, PAD_ID)
     probabilities, attention = [], []
@@ -65,7 +58,14 @@ def rate(
         probabilities.append(_log_probabilities(model, hidden, batch.target_out))
         attention.append(torch.stack(weights).float().mean(dim=(0, 2)))  # over layers and heads
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
-    together = torch.stack(attention).mean(dim=0)  # (B, T, S)
+    mean_attention = torch.stack(attention).mean(dim=0)  # (B, T, S)
     return [
-        Rating(tuple(log_probabilities[i, : len(output)].tolist()), together[i, : len(output), : len(source)].cpu())
+        Rating(tuple(log_probabilities[i, : len(output)].tolist()), mean_attention[i, : len(output), : len(source)].cpu())
         for i, (source, output) in enumerate(zip(sources, outputs, strict=True))]
+
+
+def _log_probabilities(model: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Return those of tokens (B, T) after hidden (B, T, D), with the whole vocabulary's for only some rows at a time."""
+    rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
+    slices = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]
+    return torch.cat([model.log_probabilities(rows, some).gather(1, chosen[some]) for some in slices]).view_as(tokens)

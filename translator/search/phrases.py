@@ -1,7 +1,7 @@
-"""Phrases that outputs must hold: beam search with dynamic beam allocation.
+"""Required phrases: beam search with dynamic beam allocation (Post and Vilar 2018, https://arxiv.org/abs/1804.06609).
 
-Post and Vilar 2018, https://arxiv.org/abs/1804.06609: hypotheses compete only with those that have met as many tokens of the
-phrases, so that none which has begun a phrase is crowded out by likelier ones that avoid it.
+Hypotheses compete only with those that have met the same number of phrase tokens. Otherwise likelier ones that avoid the
+phrases would crowd out one that has begun a phrase.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Phrase = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one output is with the phrases of its sentence."""
+    """How far an output has come with the phrases of its sentence."""
 
     missing: frozenset[Phrase]
-    begun: Phrase = ()  # its last tokens, as far as a missing phrase starts with them; all of one is met if its word ends there
+    begun: Phrase = ()  # its last tokens, if a missing phrase starts with them; a complete phrase is met once its word ends
 
     def after(self, token: int, goes_on: GoesOn) -> Progress:
-        """With one token more."""
+        """Return the progress after one more token."""
         missing, begun = self.missing, self.begun
         if begun in missing and not goes_on(begun[-1], token):
             missing, begun = missing - {begun}, ()
@@ -45,20 +45,20 @@ class Progress:
 
     @property
     def tokens_missing(self) -> int:
-        """The fewest tokens that hold all that is missing, one phrase after another."""
+        """The tokens that are still missing."""
         return sum(map(len, self.missing)) - len(self.begun)
 
     def next_tokens(self) -> set[int]:
-        """The tokens that go on with a phrase or begin one; EOS behind the last."""
+        """Return the tokens that continue a phrase or begin one; EOS after the last."""
         if self.missing == {self.begun}:
             return {EOS_ID}
         missing = self.missing - {self.begun}
-        going_on = {phrase[len(self.begun)] for phrase in missing if phrase[: len(self.begun)] == self.begun}
-        return going_on | {phrase[0] for phrase in missing}
+        continuing = {phrase[len(self.begun)] for phrase in missing if phrase[: len(self.begun)] == self.begun}
+        return continuing | {phrase[0] for phrase in missing}
 
 
 class Candidate(NamedTuple):
-    """A continuation: its log-probability, the hypothesis it continues, the token, and how far that is with the phrases."""
+    """A continuation: its log-probability, the hypothesis it continues, the token, and the progress after it."""
 
     total: float
     parent: int
@@ -67,73 +67,73 @@ class Candidate(NamedTuple):
 
 
 class RequiredPhrases:
-    """Chooses continuations so that every output ends with all its phrases met."""
+    """Choose continuations so that every output contains all its phrases."""
 
     def __init__(
         self, phrases: Sequence[Sequence[Sequence[int]]], banned: Sequence[Ids], beam_size: int, goes_on: GoesOn
     ) -> None:
-        """`phrases`: for each sentence, those that its outputs must hold; one that is a part of another is met with that.
+        """`phrases`: required ones for each sentence; one that is part of another is met with it.
 
-        banned: what may come as a part of these phrases alone.
+        banned: sequences that may come only as part of these phrases.
         """
         self.banned, self.beam_size, self.goes_on = banned, beam_size, goes_on
         self.progress = [[Progress(_without_parts({tuple(phrase) for phrase in wanted if phrase}))] for wanted in phrases]
 
     def tokens(self, sentence: int) -> int:
-        """How many tokens the sentence's phrases have."""
+        """Return how many tokens the sentence's phrases have."""
         return self.progress[sentence][0].tokens_missing
 
     def wanted(self, sentences: Tensor, hypotheses: Tensor) -> Tensor:
-        """The next tokens that phrases ask of N hypotheses, (N, W), padded: of each its sentence and its place there, (N,)."""
-        asked_for = []
+        """Return the next tokens that phrases need, (N, W), padded, for N hypotheses, by sentence and place there, (N,)."""
+        tokens = []
         for sentence, hypothesis in zip(sentences.tolist(), hypotheses.tolist(), strict=True):
             progress = self.progress[sentence]
-            asked_for.append(sorted(progress[hypothesis].next_tokens()) if hypothesis < len(progress) else [])
-        return pad(asked_for).to(sentences.device)
+            tokens.append(sorted(progress[hypothesis].next_tokens()) if hypothesis < len(progress) else [])
+        return pad(tokens).to(sentences.device)
 
     def continuations(
         self, scores: Tensor, candidates: Candidates, places: Tensor, sentences: Tensor, room: Tensor
     ) -> Continuations:
-        """Like `best_continuations`, of candidates (B, K, C) with those wanted.
+        """Choose like `best_continuations`, from candidates (B, K, C) that include the wanted tokens.
 
-        room (B,): tokens, EOS not counted, that an output may still have after this step's.
+        room (B,): tokens before EOS that an output may still have after this step.
         """
         chosen: list[list[Candidate]] = []
         for sentence, open_places, space, *hypotheses in zip(
                 sentences.tolist(), places[:, 0].tolist(), room.tolist(), scores.tolist(), candidates.tokens.tolist(),
                 candidates.log_probabilities.tolist(), strict=True):
-            found: list[Candidate] = []
+            possible: list[Candidate] = []
             for parent, (start, tokens, values) in enumerate(zip(*hypotheses, strict=True)):
                 if start > -torch.inf:
-                    # What a phrase asks for comes last, and counts as it is without rules.
+                    # The wanted tokens come last, so that their values without rules count.
                     steps = dict(zip(tokens, values, strict=True))
-                    found += self._continue(parent, start, self.progress[sentence][parent], steps, space)
-            chosen.append(_allocate(found, open_places))
+                    possible += self._continue(parent, start, self.progress[sentence][parent], steps, space)
+            chosen.append(_allocate(possible, open_places))
             self.progress[sentence] = [candidate.progress for candidate in chosen[-1]]
         return _as_tensors(chosen, self.beam_size, scores)
 
     def _continue(
         self, parent: int, start: float, progress: Progress, steps: dict[int, float], space: int
     ) -> Iterator[Candidate]:
-        """What becomes of a hypothesis by each of `steps`, tokens with their log-probabilities, as far as its phrases allow."""
+        """Yield the continuations of a hypothesis by `steps`, tokens with their log-probabilities, that its phrases allow."""
         begun, possible = progress.begun, {token: value for token, value in steps.items() if value > -torch.inf}
         bound = begun not in progress.missing and any(holds(begun, ids) for ids in self.banned)
         for token, value in possible.items():
             if token != EOS_ID or progress.may_end:
                 after = progress.after(token, self.goes_on)
-                # The only one that is possible must come, as in a prefix.
+                # The only possible token must come, as in a prefix.
                 stays = after.begun == (*begun, token) or len(possible) == 1
                 if (stays or not bound) and (after.tokens_missing <= space or token == EOS_ID):
                     yield Candidate(start + value, parent, token, after)
 
 
 def holds(ids: Sequence[int], phrase: Sequence[int]) -> bool:
-    """Whether tokens stand among others, in a row."""
+    """Return whether `ids` contain the phrase."""
     return any(tuple(ids[start : start + len(phrase)]) == tuple(phrase) for start in range(len(ids) - len(phrase) + 1))
 
 
 def with_wanted(candidates: Candidates, wanted: Tensor, unruled: Tensor) -> Candidates:
-    """Candidates (N, C), and the tokens that phrases ask for, (N, W), as they are in unruled (N, V): rules do not bind them."""
+    """Add to candidates (N, C) the tokens that phrases need, (N, W), with their values before rules, of unruled (N, V)."""
     values = unruled.gather(1, wanted).masked_fill(wanted == PAD_ID, -torch.inf)
     return Candidates(*(torch.cat(both, dim=1) for both in zip(candidates, (values, wanted), strict=True)))
 
@@ -143,7 +143,7 @@ def _without_parts(phrases: set[Phrase]) -> frozenset[Phrase]:
 
 
 def _allocate(candidates: list[Candidate], places: int) -> list[Candidate]:
-    """The best of each bank, then the second of each, and so on; those with more of their phrases first."""
+    """Choose the best of each bank, then the second of each, and so on; those with fewer tokens missing first."""
     by_bank = sorted(candidates, key=lambda c: (c.progress.tokens_missing, -c.total))
     ranked: list[tuple[int, int, Candidate]] = []
     for missing, bank in itertools.groupby(by_bank, key=lambda c: c.progress.tokens_missing):
@@ -152,7 +152,7 @@ def _allocate(candidates: list[Candidate], places: int) -> list[Candidate]:
 
 
 def _as_tensors(chosen: list[list[Candidate]], width: int, scores: Tensor) -> Continuations:
-    """Rows of equal width, filled up with hypotheses that are not open."""
+    """Return rows of equal width, filled up with hypotheses that are not open."""
     filler = Candidate(-torch.inf, 0, EOS_ID, Progress(frozenset()))
     rows = [row + [filler] * (width - len(row)) for row in chosen]
     totals = torch.tensor([[c.total for c in row] for row in rows], dtype=scores.dtype, device=scores.device)

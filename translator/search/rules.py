@@ -1,4 +1,4 @@
-"""What must not come next: rules that lower, in place, the log-probabilities of a step.
+"""Rules that lower, in place, the log-probabilities of the next tokens.
 
 Each takes the log-probabilities of N hypotheses, (N, V), and their tokens so far (N, 1 + T), BOS first.
 """
@@ -10,25 +10,25 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from translator.config.options import SearchConfig
+from translator.search.options import SearchOptions
 
 Rule = Callable[[Tensor, Tensor], None]
 
 
-def rules_of(config: SearchConfig, banned: Sequence[Sequence[int]]) -> list[Rule]:
-    """The rules that the options ask for."""
+def build_rules(options: SearchOptions, banned: Sequence[Sequence[int]]) -> list[Rule]:
+    """Build the rules that the options ask for, and that for banned phrases."""
     rules: list[Rule] = []
-    if config.repetition_penalty != 1:
-        rules.append(RepetitionPenalty(config.repetition_penalty))
-    if config.no_repeat_ngram:
-        rules.append(NoRepeatedNgram(config.no_repeat_ngram))
+    if options.repetition_penalty != 1:
+        rules.append(RepetitionPenalty(options.repetition_penalty))
+    if options.no_repeat_ngram:
+        rules.append(NoRepeatedNgram(options.no_repeat_ngram))
     if banned:
         rules.append(BannedPhrases(banned))
     return rules
 
 
 class RepetitionPenalty:
-    """The log-probability of a token that the output holds already is multiplied by `penalty`, at least 1.
+    """Multiply the log-probability of a token that the output holds already by `penalty`, at least 1.
 
     After Keskar et al. 2019, https://arxiv.org/abs/1909.05858, section 4.1, who divide its logit. It counts in scores.
     """
@@ -41,7 +41,7 @@ class RepetitionPenalty:
 
 
 class NoRepeatedNgram:
-    """No n tokens in a row come twice in an output (Paulus et al. 2018, https://arxiv.org/abs/1705.04304, section 2.5)."""
+    """Never repeat an n-gram (Paulus et al. 2018, https://arxiv.org/abs/1705.04304, section 2.5)."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -51,21 +51,20 @@ class NoRepeatedNgram:
             return
         grams = tokens.unfold(1, self.n, 1)  # (N, grams, n)
         newest = tokens[:, tokens.size(1) - self.n + 1 :]  # (N, n - 1): what a next token would complete
-        again = (grams[..., :-1] == newest[:, None]).all(dim=-1)  # (N, grams)
-        ends = grams[..., -1].masked_fill(~again, 0)  # 0 is padding, which never comes anyway
+        repeated = (grams[..., :-1] == newest[:, None]).all(dim=-1)  # (N, grams)
+        ends = grams[..., -1].masked_fill(~repeated, 0)  # 0 is padding, which is never produced
         log_probabilities.scatter_(1, ends, -torch.inf)
 
 
 class BannedPhrases:
-    """No output holds any of these sequences of tokens."""
+    """Never complete any of these sequences of tokens."""
 
     def __init__(self, phrases: Sequence[Sequence[int]]) -> None:
         self.phrases = [(torch.tensor(phrase[:-1], dtype=torch.long), phrase[-1]) for phrase in phrases]
 
     def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         for beginning, end in self.phrases:
-            if tokens.size(1) <= len(beginning):
-                continue
-            last = tokens[:, tokens.size(1) - len(beginning) :]
-            about_to_end = (last == beginning.to(last.device)).all(dim=-1)
-            log_probabilities[:, end].masked_fill_(about_to_end, -torch.inf)
+            if tokens.size(1) > len(beginning):
+                last = tokens[:, tokens.size(1) - len(beginning) :]
+                about_to_end = (last == beginning.to(last.device)).all(dim=-1)
+                log_probabilities[:, end].masked_fill_(about_to_end, -torch.inf)

@@ -13,8 +13,9 @@ from translator.config.commands import ServeConfig
 from translator.config.languages import tag_of
 from translator.config.options import SearchConfig
 from translator.inference.planning import Unit
+from translator.inference.ranking import join_allowed
 from translator.inference.translation import Request, Translation
-from translator.inference.translator import Translator, join_allowed
+from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Batcher
@@ -130,7 +131,7 @@ def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int, search: 
     """Join the translations of a text's lines, the best first, without repetitions. Line breaks are kept."""
     by_line = []
     for number, (line, answers) in enumerate(zip(text.split("\n"), lines, strict=True), 1):
-        translation = join_allowed([answer.translation for answer in answers], search)
+        translation = join_allowed([answer.translation for answer in answers], search.banned)
         if translation.refused:
             raise Unanswerable(f"line {number}: {translation.refused}")
         end = "\r" if line.endswith("\r") else ""

@@ -15,6 +15,7 @@ from translator.data.tatoeba import fetch_default
 from translator.evaluation.evaluate import Evaluation, evaluate
 from translator.evaluation.evaluate import describe as describe_evaluation
 from translator.inference.planning import TrainingStatistics
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import TOKENS_ON_CPU, Translator
 from translator.model.transformer import Transformer
@@ -80,8 +81,7 @@ def _train(
         log(f"warning: train.accumulation={config.train.batches_of_update}: some of {world_size()} processes have no work")
     tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
     model = new_model(config, corpus)
-    translator = Translator.of(
-        model, *tokenizers, search=config.search, trained_on=TrainingStatistics.of(corpus.report))
+    translator = Translator(TrainedModel(model, *tokenizers, config.search, TrainingStatistics.from_report(corpus.report)))
     _require_search(translator, corpus)
     broadcast_from_main(lambda: folder.create(config, tokenizers, corpus.report))
     _set_initial_weights(model, config, folder, corpus, pretrained)

@@ -30,6 +30,7 @@ from tests.support.corpora import PAIRS
 from tests.support.hub import running_hub
 from tests.support.models import random_model
 from tests.support.paths import ROOT
+from tests.support.table_models import search
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import ExportConfig
 from translator.config.options import ModelConfig, SearchConfig
@@ -42,12 +43,13 @@ from translator.export import huggingface as to_huggingface
 from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.export.folder import replaced
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
-from translator.search import search
 from translator.search.forced import rate
-from translator.search.hypothesis import length_limits, length_penalty
+from translator.search.hypothesis import length_limits
+from translator.search.scoring import length_penalty
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
 from translator.text.vocabulary import narrow_target
 
@@ -92,7 +94,7 @@ def translator(request, tokenizer, separate) -> Translator:
     else:
         tokenizers = (tokenizer, tokenizer) if changes.get("tied", "all") == "all" else separate
     model = random_model(model_config(**changes), vocab=tuple(map(len, tokenizers)))
-    return Translator.of(model, *tokenizers, search=GREEDY)
+    return Translator(TrainedModel(model, *tokenizers, search=GREEDY))
 
 
 def ours(translator: Translator, options: SearchConfig) -> list[list[int]]:
@@ -198,7 +200,7 @@ def test_stop_rules_that_others_lack_are_refused_by_name(write, changes, option,
     model = random_model(model_config(), vocab=(len(tokenizer),) * 2)
     decoding = Decoding.nearest(dataclasses.replace(BEAM, **changes), model.config, None)
     with pytest.raises(UserError, match=re.escape(option)):
-        write(Translator.of(model, tokenizer, tokenizer, search=BEAM), decoding, tmp_path, "float32")
+        write(Translator(TrainedModel(model, tokenizer, tokenizer, search=BEAM)), decoding, tmp_path, "float32")
 
 
 def with_option(config: ModelConfig | SearchConfig, option: str, value: object) -> Any:
@@ -233,7 +235,7 @@ def test_a_search_option_exports_do_not_know_is_refused(option, value, monkeypat
 def test_ctranslate2_sees_far_and_refuses_what_is_farther(tokenizer, tmp_path):
     """The table of positions ends somewhere: at no smaller length than that of the longest source and its output."""
     search = dataclasses.replace(GREEDY, max_source_tokens=1500, max_length_extra=1600)
-    translator = Translator.of(random_model(vocab=len(tokenizer)), tokenizer, tokenizer, search=search)
+    translator = Translator(TrainedModel(random_model(vocab=len(tokenizer)), tokenizer, tokenizer, search=search))
     theirs = in_ctranslate2(translator, tmp_path / "export", search)
     ids = [5 + i % 300 for i in range(1600)]
     pieces = tokenizer.pieces(ids)
@@ -258,7 +260,7 @@ def tokenizers(tokenizer, separate, tmp_path_factory):
     found = []
     for name, pair in (("joint", (tokenizer, tokenizer)), ("separate", separate)):
         model = random_model(model_config(tied="target"), vocab=tuple(map(len, pair)))
-        translator = Translator.of(model, *pair, search=GREEDY)
+        translator = Translator(TrainedModel(model, *pair, search=GREEDY))
         found.append((pair, in_transformers(translator, tmp_path_factory.mktemp(name) / "export")[1]))
     return found
 
@@ -289,13 +291,13 @@ def test_tags_of_languages_are_pieces_there_too_or_refused(tmp_path, separate, n
     pair = narrow_target(tagged, TARGETS) if narrow else (tagged, tagged)
     model = random_model(model_config(tied="target"), vocab=tuple(map(len, pair)))
     tagged = pair[0]
-    theirs = in_transformers(Translator.of(model, *pair, search=GREEDY), tmp_path / "joint")[1]
+    theirs = in_transformers(Translator(TrainedModel(model, *pair, search=GREEDY)), tmp_path / "joint")[1]
     for text in (f"{tag}{space}{source}" for tag in tags for space in ("", " ") for source in SOURCES[:9]):
         assert theirs(text)["input_ids"] == tagged.encode([text])[0]
 
     model = random_model(model_config(tied="target"), vocab=(len(tagged), len(separate[1])))
     with pytest.raises(UserError, match="tokenizer.joint=false"):
-        in_transformers(Translator.of(model, tagged, separate[1], search=GREEDY), tmp_path / "separate")
+        in_transformers(Translator(TrainedModel(model, tagged, separate[1], search=GREEDY)), tmp_path / "separate")
 
 
 # The script
@@ -398,7 +400,7 @@ def test_the_nearest_penalty_orders_outputs_of_like_length_alike():
     search = search_config(length_penalty=1.0)
     nearest = Decoding.nearest(search, model_config(), mean_length=16).length_penalty
     for a, b in ((15, 16), (16, 18), (14, 16)):
-        assert (b / a) ** nearest == pytest.approx(length_penalty(b, search) / length_penalty(a, search), rel=0.003)
+        assert (b / a) ** nearest == pytest.approx(length_penalty(b, "gnmt", 1.0) / length_penalty(a, "gnmt", 1.0), rel=0.003)
     power = search_config(length_penalty=0.6, length_penalty_form="power")
     assert Decoding.nearest(power, model_config(), 16).length_penalty == 0.6
 

@@ -109,7 +109,7 @@ def test_an_unfinished_file_of_unknown_origin_is_not_overwritten(tmp_path, job):
     """The user's own, or the first half of a text that came by a pipe."""
     path, partial = tmp_path / "out.txt", tmp_path / "out.txt.partial"
     partial.write_bytes(b"half of")
-    with pytest.raises(UserError, match=r"out\.txt\.partial: is there already"):
+    with pytest.raises(UserError, match=r"out\.txt\.partial: exists but has no resume record"):
         Output(str(path), job)
     assert partial.read_bytes() == b"half of"
 

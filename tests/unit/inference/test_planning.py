@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.support.configurations import search_config
 from tests.support.corpora import PAIRS
 from translator.inference.omissions import lost_numbers, short_output
 from translator.inference.planning import TrainingStatistics
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
 from translator.text.sentence_splitter import split_clauses, split_sentences
@@ -107,17 +109,22 @@ def test_sentences_of_a_line_keep_n_best_lists_and_details(translator):
         for last, texts in zip(of_each[2].alignment[-1], (SOURCES[:2], [one.text for one in apart[:2]]), strict=True))
 
 
+def trained_on(folder: Path, **statistics: float | None) -> Translator:
+    trained = TrainedModel.load(folder, device="cpu")
+    return Translator(dataclasses.replace(trained, statistics=TrainingStatistics(**statistics)))
+
+
 @pytest.mark.parametrize(("share", "longest", "choice", "count"), [
     (None, None, "auto", 3), (0.09, 99, "auto", 3), (0.1, 99, "auto", 1), (0.1, 20, "auto", 3), (0.1, 99, "always", 3),
     (None, 20, "never", 1)])
-def test_auto_splits_what_training_has_not_shown(translator, share, longest, choice, count):
-    translator.planner.trained_on = TrainingStatistics(longest_source=longest, several_sentences=share)
+def test_auto_splits_what_training_has_not_shown(trained_folder, share, longest, choice, count):
+    translator = trained_on(trained_folder, longest_source=longest, several_sentences=share)
     [translation] = translator.translate([" ".join(SOURCES[:3])], options(split_sentences=choice))
     assert translation.sentences == count
 
 
-def test_a_sentence_without_an_end_is_translated_in_parts(translator):
-    translator.planner.trained_on = TrainingStatistics(longest_source=99, long_source=12)
+def test_a_sentence_without_an_end_is_translated_in_parts(trained_folder):
+    translator = trained_on(trained_folder, longest_source=99, long_source=12)
     endless = " ".join(source.removesuffix(".") for source in SOURCES)
     [translation] = translator.translate([endless], QUICK)
     assert translation.sentences >= 4

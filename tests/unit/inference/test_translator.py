@@ -30,9 +30,10 @@ from tests.support.models import random_model
 from tests.support.paths import ROOT
 from translator.data.batching import collate
 from translator.inference import translator as translate
-from translator.inference.alignment import align_words
-from translator.inference.mbr import by_expected_score
+from translator.inference.details import align_words
+from translator.inference.ranking import by_expected_score
 from translator.inference.terminology import Terminology
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
 from translator.inference.workers import Job, translate_all
@@ -80,7 +81,7 @@ def test_what_cannot_be_demanded_is_refused_by_line(translator, tokenizer):
     endless = translator.translate([Request("A dog.", prefix="a " * 20_000), Request("A dog.", required=("a" * 9999,))], QUICK)
     assert all("more than 1,000 characters" in t.refused for t in endless)
     model = random_model(model_config(positions="learned", max_positions=24), vocab=len(tokenizer))
-    learned = Translator.of(model, tokenizer, tokenizer, search=QUICK)
+    learned = Translator(TrainedModel(model, tokenizer, tokenizer, search=QUICK))
     fine, fits, refused = learned.translate(
         [SOURCES[0], Request(SOURCES[0], prefix="Der Hund"), Request(SOURCES[0], prefix="Der Hund sieht " * 5)], QUICK)
     assert fine.hypotheses
@@ -357,7 +358,7 @@ def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):
     model = random_model(model_config(), vocab=len(tokenizer))
     with torch.no_grad():
         model.output.weight[UNK_ID] = 9 * model.decoder_norm.bias  # an unknown piece is likely
-    translator = Translator.of(model, tokenizer, tokenizer, search=QUICK)
+    translator = Translator(TrainedModel(model, tokenizer, tokenizer, search=QUICK))
     [plain] = translator(["She sees 東."], options(beam_size=1))
     [copied] = translator(["She sees 東."], options(beam_size=1, copy_unknown=True))
     assert "東" not in plain

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from tests.support.configurations import model_config
 from tests.support.models import random_model
-from tests.support.table_models import ToyState, random_toy, sources, toy_config
+from tests.support.table_models import ToyState, random_toy, search, sources, toy_config
 from translator.model.active_hypotheses import OpenRows
 from translator.model.kv_cache import move_to_front
-from translator.search import search
 from translator.search.engine import one_of_few, with_few_moved
 
 

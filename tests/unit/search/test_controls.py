@@ -26,16 +26,17 @@ from tests.support.table_models import (
     every_output,
     ids_of,
     random_toy,
+    search,
     sources,
     toy_config,
 )
 from translator.data.batching import pad
-from translator.search import Demands, Hypothesis, search
+from translator.search import Demands, Hypothesis, SearchOptions
 from translator.search.choice import CHUNK, Sampling, top_k
 from translator.search.ensemble import Ensemble
 from translator.search.forced import rate
-from translator.search.hypothesis import coverage_penalty
 from translator.search.phrases import holds
+from translator.search.scoring import coverage_penalty
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID]]
@@ -268,7 +269,7 @@ def test_the_preset_never_draws_from_smoothed_mass() -> None:
     for token, probability in likely.items():
         smoothed[token] += probability
     preset = dataclasses.replace(run_config("search=sample").search, beam_size=2000)
-    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2000), 2000, 3, preset)
+    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2000), 3, SearchOptions.from_config(preset))
     drawn = sampling.draw(smoothed.log().expand(2000, -1), torch.arange(2000), 0).tokens
     assert set(drawn.flatten().tolist()) == set(likely)
 
@@ -277,7 +278,7 @@ def test_the_least_top_p_leaves_the_likeliest_token() -> None:
     """Also where float32 has no such number."""
     config = search_config(sampling=True, beam_size=2, top_p=1e-6)
     object.__setattr__(config, "top_p", 1e-46)  # as none that is checked can be
-    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2), 2, 3, config)
+    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2), 3, SearchOptions.from_config(config))
     assert sampling.draw(torch.arange(-9.0, 0).expand(2, -1), torch.arange(2), 0).tokens.tolist() == [[8], [8]]
 
 

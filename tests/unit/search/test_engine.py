@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -19,13 +19,15 @@ from tests.support.table_models import (
     constant_toy,
     ids_of,
     random_toy,
+    search,
     sources,
     toy_config,
 )
+from translator.config.options import SearchConfig
 from translator.data.batching import pad
-from translator.search import search
 from translator.search.engine import NEVER, _Beams
-from translator.search.hypothesis import length_limits, length_penalty
+from translator.search.hypothesis import length_limits
+from translator.search.scoring import LENGTH_PENALTIES, length_penalty
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
@@ -108,8 +110,7 @@ def plain_beams(
         beams = [candidate for candidate in candidates if candidate[0][-1] != EOS_ID][:beam_size]
         if len(found) >= awaited:
             break
-    penalty = toy_config(length_penalty=alpha)
-    return [prefix for prefix, _ in sorted(found, key=lambda c: -c[1] / length_penalty(len(c[0]) + 1, penalty))]
+    return [prefix for prefix, _ in sorted(found, key=lambda c: -c[1] / length_penalty(len(c[0]) + 1, "gnmt", alpha))]
 
 
 @pytest.mark.parametrize("beam_size", [2, 3])
@@ -230,9 +231,13 @@ def test_the_longest_output_follows_from_a_sentence_s_own_length() -> None:
     assert length_limits(source, search_config(**options, min_length=20))[0].tolist() == [9, 6]  # the greatest length wins
 
 
+def test_every_length_penalty_option_has_a_function():
+    assert set(get_args(get_type_hints(SearchConfig)["length_penalty_form"])) == set(LENGTH_PENALTIES)
+
+
 def test_length_counts_eos_in_the_penalty() -> None:
-    assert length_penalty(1, search_config()) == 1
-    assert length_penalty(4, search_config(length_penalty_form="power", length_penalty=2.0)) == 16
+    assert length_penalty(1, "gnmt", 1.0) == 1
+    assert length_penalty(4, "power", 2.0) == 16
     for found in search(random_toy(2), sources(4), toy_config(n_best=4, length_penalty=0.7)):
         for h in found:
             assert h.score == pytest.approx(h.log_probability / ((5 + len(h.ids) + 1) / 6) ** 0.7)

@@ -18,6 +18,7 @@ from torch import Tensor
 from tests.support.configurations import TINY, model_config, run_config, search_config
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.models import random_model
+from tests.support.table_models import search
 from tests.support.trainings import tokenized_rows
 from translator.config.options import MOST_CANDIDATES
 from translator.data.batching import pad
@@ -34,11 +35,9 @@ from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import load_tensors, save_tensors
 from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
-from translator.search import Demands, Hypothesis, search, shortlist
-from translator.search.engine import Model
-from translator.search.ensemble import Ensemble
-from translator.search.restricted import search_among
-from translator.search.shortlist import SPECIAL, Shortlist
+from translator.search import Demands, Hypothesis, SearchOptions, shortlist
+from translator.search.ensemble import as_one
+from translator.search.shortlist import SPECIAL, Shortlist, search_among
 from translator.text.tokenizer import EOS_ID, PAD_ID
 
 VOCAB = 40
@@ -140,7 +139,7 @@ def test_a_sentence_is_allowed_what_its_pieces_call_for():
 class Masked:
     """A model that gives pieces which a sentence is not allowed no probability at all."""
 
-    def __init__(self, model: Model, allowed: Tensor, copies: int = 1) -> None:
+    def __init__(self, model: Transformer, allowed: Tensor, copies: int = 1) -> None:
         self.model = model
         self.ruled_out = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf).repeat_interleave(copies, dim=0)
         self.encode = model.encode
@@ -162,10 +161,6 @@ class Masked:
 
     def log_probabilities(self, decoded: tuple[Any, Tensor], some: slice) -> Tensor:
         return (self.model.log_probabilities(decoded[0], some) + decoded[1][some]).log_softmax(dim=-1)
-
-
-def one(models: Sequence[Model]) -> Model:
-    return models[0] if len(models) == 1 else Ensemble(models)
 
 
 def some_allowed(seed: int, demanded: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -194,13 +189,15 @@ def test_it_is_the_search_by_a_model_that_gives_all_others_nothing(options):
     for seed in range(3):
         allowed = some_allowed(seed)
         masked = Masked(model, allowed, copies=config.beam_size if config.sampling else 1)
-        assert_same(search_among([model], one, allowed, source, config, Demands()), search(masked, source, config))
+        found = search_among([model], allowed, source, SearchOptions.from_config(config), Demands())
+        assert_same(found, search(masked, source, config))
 
 
 def test_with_all_pieces_allowed_it_is_the_usual_search():
     models, source, config = [random_model(vocab=VOCAB, seed=s) for s in (0, 1)], pad(SENTENCES), search_config(n_best=4)
     everything = torch.ones(len(SENTENCES), VOCAB, dtype=torch.bool)
-    assert_same(search_among(models, one, everything, source, config, Demands()), search(one(models), source, config))
+    found = search_among(models, everything, source, SearchOptions.from_config(config), Demands())
+    assert_same(found, search(as_one(models), source, config))
 
 
 def test_demands_are_allowed_to_the_sentence_that_they_are_made_of():
@@ -209,7 +206,7 @@ def test_demands_are_allowed_to_the_sentence_that_they_are_made_of():
     demanded = [[10, 20, 12, 13], [], [21, 14, 15, 16], []]
     for seed in range(3):
         expected = search(Masked(model, some_allowed(seed, demanded)), source, config, demands)
-        assert_same(search_among([model], one, some_allowed(seed), source, config, demands), expected)
+        assert_same(search_among([model], some_allowed(seed), source, SearchOptions.from_config(config), demands), expected)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])

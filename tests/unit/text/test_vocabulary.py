@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.support.configurations import model_config, run_config, search_config, tokenizer_config
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.models import random_model
+from tests.support.table_models import search
 from translator.model.transformer import Transformer
 from translator.pretrained import load_pretrained
-from translator.search import search
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
 from translator.text.vocabulary import is_narrow, narrow_target
 

@@ -1,0 +1,225 @@
+"""Translate a file, or score given translations of it, line by line; the same command resumes unfinished work."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from translator.config.commands import TranslateConfig
+from translator.inference.line_formats import (
+    Line,
+    arriving_lines,
+    choose_format,
+    format_answer,
+    format_score,
+    notices,
+    open_input,
+    parse,
+    parse_translation,
+)
+from translator.inference.output import Output
+from translator.inference.translation import Given, decoded
+from translator.inference.translator import CHUNK
+from translator.inference.workers import Job, translate_all
+from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import Precision, resolve_device
+from translator.runtime.errors import INTERRUPTED_EXIT_CODE, UserError
+
+PROMPT = "> "
+
+
+def translate_file(config: TranslateConfig) -> int:
+    """Translate `config.input` into `config.output`, or score `config.translations`; return how many lines were refused."""
+    tune_cpu()
+    return FileTranslation(config).run()
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The output line for an input line, by number from 1."""
+
+    number: int
+    size: int  # bytes of the input line
+    line: bytes
+    refused: bool
+    notices: Sequence[str]  # for a person watching
+
+
+class FileTranslation:
+    """Read, translate or score, write."""
+
+    def __init__(self, config: TranslateConfig) -> None:
+        self.config = config
+        self.input_format = choose_format(config.input, config.input_format)
+        self.output_format = choose_format(config.output, config.output_format)
+        if config.details and self.output_format == "text":
+            raise UserError("details=true: needs jsonl. Add output_format=jsonl, or name an output that ends in .jsonl.")
+        if config.translations:
+            _require_scoring_options(config)
+        runs = tuple(map(str, chosen_runs(config.run, config.runs)))
+        precision = Precision.resolve(config.precision, resolve_device(config.device))  # the same in workers and on resuming
+        self.job = Job(runs, config.device, precision, config.search, config.details)
+        sources = [config.input, *([config.translations] if config.translations else [])]
+        self.resumable = all(name is not None and Path(name).is_file() for name in sources)  # a pipe cannot be read again
+        self.progress = _progress_bar(config)
+
+    def run(self) -> int:
+        """Write an answer for every line; return how many lines were refused."""
+        config = self.config
+        with open_input(config.input) as file, self.progress:
+            output = self._open_output()
+            answers = (self._scores if config.translations else self._translations)(file, output.done)
+            first = next(answers, [])  # the models are loaded and the input is read before an output is begun
+            number = output.done
+            try:
+                with output.opened() as written:
+                    for group in itertools.chain([first], answers):
+                        for answer in group:
+                            number = answer.number
+                            for notice in answer.notices:
+                                tqdm.write(f"line {number}: {notice}", file=sys.stderr)
+                            if answer.refused:
+                                output.note_refused(number)
+                            written.write(answer.line)
+                            self.progress.update(answer.size)
+                        written.flush()
+            except KeyboardInterrupt:
+                if self.resumable and config.output is not None:
+                    tqdm.write(f"stopped after {number:,} lines; the same command resumes", file=sys.stderr)
+                sys.exit(INTERRUPTED_EXIT_CODE)
+        return output.refused
+
+    def _open_output(self) -> Output:
+        config = self.config
+        if config.output is not None:
+            require_not_of_a_run(Path(config.output))
+        read = [config.input, config.translations, config.search.terminology]
+        output = Output(config.output, self._record() if self.resumable else None, read=read)
+        if output.done:
+            tqdm.write(f"{output.done:,} lines are there already; resuming after them", file=sys.stderr)
+        return output
+
+    def _record(self) -> dict[str, Any]:
+        """Return all that shapes the output, by the options' names."""
+        config, job = self.config, self.job
+        runs = [RunFolder(run) for run in job.runs]
+        files = [
+            file for run in runs
+            for file in (run.model_file, run.sums_file, run.report_file, *[run.shortlist_file] * bool(job.search.shortlist))]
+        record = {
+            "input": _version(config.input), "terminology": _version(config.search.terminology),
+            "run": [_version(file) for file in files], "device": job.device, "precision": job.precision,
+            "search": dataclasses.asdict(job.search), "details": job.details, "input_format": self.input_format,
+            "output_format": self.output_format}
+        return record | ({"translations": _version(config.translations)} if config.translations else {})
+
+    def _translations(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
+        """Yield the answers to the lines after those that are done."""
+        groups, asked = itertools.tee(self._numbered_lines(file, done))
+        requests = ([line.request for _, line in group] for group in groups)
+        lines = itertools.chain.from_iterable(asked)
+        for found in translate_all(self.job, requests, workers=self.config.workers):
+            # `found` comes first, so that no line is taken without its translation.
+            yield [
+                Answer(
+                    number, line.size, format_answer(line, translation, details, self.output_format),
+                    bool(line.problem or translation.refused), tuple(notices(line, translation)))
+                for (translation, details), (number, line) in zip(found, lines, strict=False) if number > done]
+
+    def _numbered_lines(self, file: io.BufferedReader, done: int) -> Iterator[list[tuple[int, Line]]]:
+        """Yield the lines of each read with their numbers, except reads that are done."""
+        interactive = self.config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
+        number = 0
+        for lines in _prompted_lines() if interactive else arriving_lines(file, self.config.input):
+            group = list(enumerate((parse(line, self.input_format) for line in lines), start=number + 1))
+            number += len(group)
+            self.progress.update(sum(line.size for n, line in group if n <= done))
+            if number > done:
+                yield group
+
+    def _scores(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
+        """Yield the scores of the given translations after those that are done."""
+        config, translator = self.config, self.job.load()
+        given_format = choose_format(config.translations, "auto")
+        with open_input(config.translations) as translations:
+            pairs = itertools.zip_longest(
+                itertools.chain.from_iterable(arriving_lines(file, config.input)),
+                itertools.chain.from_iterable(arriving_lines(translations, config.translations, "translations")))
+            numbered = itertools.islice(enumerate(pairs, start=1), done, None)
+            while chunk := list(itertools.islice(numbered, CHUNK)):
+                complete = [(number, *pair) for number, pair in chunk if None not in pair]
+                lines = [parse(source, self.input_format) for _, source, _ in complete]
+                texts = [
+                    _read_pair(line, given, given_format) for line, (_, _, given) in zip(lines, complete, strict=True)]
+                rated = translator.details([source for source, *_ in texts], [given for _, given, _ in texts], config.search)
+                answers = []
+                for (number, *_), line, (_, given, problem), details in zip(complete, lines, texts, rated, strict=True):
+                    if not problem and details is None:
+                        problem = "too long, or in no language of the model; not scored"
+                    scored = format_score(line, given.text, None if problem else details, problem, self.output_format)
+                    answers.append(Answer(number, line.size, scored, bool(problem), [problem] * bool(problem)))
+                yield answers
+                if len(complete) < len(chunk):
+                    number, (_, missing) = chunk[len(complete)]
+                    short = config.translations if missing is None else config.input or "stdin"
+                    raise UserError(f"{short}: ends before line {number:,}. Give one translation for each source.")
+
+
+def _require_scoring_options(config: TranslateConfig) -> None:
+    """Refuse options that change only how translations are searched."""
+    search = config.search
+    scoring = dataclasses.replace(
+        search.plain(search.beam_size), repetition_penalty=1.0, no_repeat_ngram=0, min_length=1, min_length_ratio=0.0,
+        keep_places=False, patience=None, copy_unknown=False)
+    search.require_like(scoring, "changes nothing of translations that are given")
+
+
+def _read_pair(line: Line, given: bytes, given_format: Any) -> tuple[str, Given, str]:
+    """Return a source, the translation given for it, and what is wrong with them; both empty if they cannot be read."""
+    source, target, problem = "", Given(""), line.problem
+    try:
+        source = decoded(line.request.text)
+    except ValueError as error:
+        problem = problem or f"source: {error}; not scored"
+    try:
+        target = parse_translation(given, given_format)
+    except ValueError as error:
+        problem = problem or f"translation: {error}; not scored"
+    return source, target, problem
+
+
+def _version(file: str | Path | None) -> list[Any]:
+    """Return a file's path, size and time, which change with its content."""
+    if file is None:
+        return []
+    path = Path(file).resolve()
+    return [str(path), path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else [str(path)]
+
+
+def _prompted_lines() -> Iterator[list[bytes]]:
+    """Yield lines typed at a prompt, with readline's keys and history; Ctrl-D ends."""
+    import readline  # noqa: F401 importing it makes `input` editable; Windows has none
+
+    while True:
+        try:
+            yield [input(PROMPT).encode(errors="surrogateescape")]
+        except EOFError:
+            print()
+            return
+
+
+def _progress_bar(config: TranslateConfig) -> tqdm:
+    """Make a bar on a terminal's stderr, with the time left if the input's size is known; none beside printed translations."""
+    plain = config.input is not None and not config.input.endswith(".gz") and Path(config.input).is_file()
+    size = Path(config.input).stat().st_size if plain and config.input else None
+    printed = config.output is None and sys.stdout.isatty()
+    hidden = True if config.input is None or printed else None  # None: unless stderr is a terminal
+    return tqdm(total=size, unit="B", unit_scale=True, disable=hidden, file=sys.stderr, desc="translating")

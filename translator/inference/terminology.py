@@ -32,7 +32,8 @@ class Terminology:
                 raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term.")
             source, target = normal(terms[0]), terms[1]
             if pairs.setdefault(source, target) != target:
-                raise UserError(f"{path}, line {number}: duplicate term {source}, first {pairs[source]}. Remove one.")
+                first = pairs[source]
+                raise UserError(f"{path}, line {number}: {source}: duplicate term (first defined as {first}). Remove one.")
         if not pairs:
             raise UserError(f"search.terminology={path}: holds no terms. Write a source term, a tab and a target term a line.")
         return cls(pairs)

@@ -259,10 +259,10 @@ def test_a_broken_terminology_is_named_by_line(tmp_path):
     with pytest.raises(UserError, match=r"terms\.tsv, line 2: expected a source term"):
         Terminology.load(tmp_path / "terms.tsv")
     (tmp_path / "terms.tsv").write_text("bank\tBank\nbank\tBank\nriver\tFluss\nbank\tUfer\n")
-    with pytest.raises(UserError, match=r"terms\.tsv, line 4: bank stands above already, as Bank"):
+    with pytest.raises(UserError, match=r"terms\.tsv, line 4: bank: duplicate term .first defined as Bank"):
         Terminology.load(tmp_path / "terms.tsv")
     (tmp_path / "terms.tsv").write_text("file\tDatei\n\ufb01le\tAkte\n")  # with a ligature
-    with pytest.raises(UserError, match=r"terms\.tsv, line 2: file stands above already, as Datei"):
+    with pytest.raises(UserError, match=r"terms\.tsv, line 2: file: duplicate term .first defined as Datei"):
         Terminology.load(tmp_path / "terms.tsv")
     with pytest.raises(UserError, match="nowhere"):
         Terminology.load(tmp_path / "nowhere.tsv")

@@ -20,7 +20,6 @@ from translator.model.dropout import dropout
 from translator.model.inference_layers import linear_of
 from translator.model.kv_cache import FORBIDDEN, KeyValueCache, Past
 from translator.model.positions import RelativeBias, RotaryPositions
-from translator.model.unpadded import TokenRows
 from translator.runtime.cpu import onednn
 from translator.runtime.device import to_matmul_dtype
 
@@ -195,22 +194,20 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False,
-        rows: TokenRows | None = None, memory_rows: TokenRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x (B, T, D) to `memory` (B, S, D), or to x itself.
 
         `memory` may hold fewer sentences, over which x then goes several times, all of them each time.
 
         `mask`: keys allowed besides what causality and window allow, broadcastable to (B, H, T, S).
-        `rows`: x (N, D) is made of these, and so is the output; `memory_rows`: memory (M, D) is.
         Returns the output (B, T, D), and the weights (B, H, T, S) if `need_weights`.
         """
         x = to_matmul_dtype(x)
         if memory is None:
-            queries, keys, values = self._queries_keys_values(x, rows)
+            queries, keys, values = self._queries_keys_values(x)
         else:
-            queries = self._split_heads(self.W_q(x), rows)
-            keys, values = self.keys_values(memory, memory_rows)
+            queries = self._split_heads(self.W_q(x))
+            keys, values = self.keys_values(memory)
             if (times := len(queries) // len(keys)) > 1:
                 keys, values = keys.repeat(times, 1, 1, 1), values.repeat(times, 1, 1, 1)
         length, key_length = queries.size(2), keys.size(2)
@@ -218,23 +215,23 @@ class MultiHeadAttention(nn.Module):
             heads = windowed_attention(
                 queries, keys, values, window=self.window, causal=self.causal, mask=mask, relative=self.relative,
                 dropout_p=self.dropout if self.training else 0.0)
-            return self.W_o(_join_heads(heads, rows)), None
+            return self.W_o(_join_heads(heads)), None
         bias = None if self.relative is None else self.relative(_positions(queries), _positions(keys))
         all_keys = self.causal and self.window is None and mask is None and bias is None and length == key_length
         if all_keys and not need_weights and _fused_pays(queries, keys, masked=False):
             heads = fused_attention(queries, keys, values, causal=True, dropout_p=self.dropout if self.training else 0.0)
-            return self.W_o(_join_heads(heads, rows)), None
+            return self.W_o(_join_heads(heads)), None
         mask = self._restrict(mask, length, key_length, x.device)
         heads, weights = self._weigh(queries, keys, values, mask, bias, need_weights=need_weights)
-        return self.W_o(_join_heads(heads, rows)), weights
+        return self.W_o(_join_heads(heads)), weights
 
-    def keys_values(self, memory: Tensor, rows: TokenRows | None = None) -> tuple[Tensor, Tensor]:
-        """The keys and values (B, H, S, K) of memory (B, S, D), or (M, D) of these rows, for cross-attention."""
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, H, S, K) of memory (B, S, D), for cross-attention."""
         if self.joined is not None:
             keys, values = self._split_joined(self.joined(memory))
             return keys, values
         memory = to_matmul_dtype(memory)
-        return self._split_heads(self.W_k(memory), rows), self._split_heads(self.W_v(memory), rows)
+        return self._split_heads(self.W_k(memory)), self._split_heads(self.W_v(memory))
 
     def join(self, *names: str) -> None:
         """Have one product do what these maps do, in their place, for decoding alone.
@@ -304,20 +301,20 @@ class MultiHeadAttention(nn.Module):
         heads, weights = scaled_dot_product_attention(queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p)
         return heads, weights if need_weights else None
 
-    def _queries_keys_values(self, x: Tensor, rows: TokenRows | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of x (B, T, D), or (N, D) of these rows, for self-attention, each (B, H, T, K)."""
+    def _queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of x (B, T, D), for self-attention, each (B, H, T, K)."""
         if self.joined is not None:
             queries, keys, values = self._split_joined(self.joined(x))
         else:
-            queries, keys, values = (self._split_heads(W(x), rows) for W in self.maps())
+            queries, keys, values = (self._split_heads(W(x)) for W in self.maps())
         return self._turn(queries), self._turn(keys), values
 
     def _turn(self, heads: Tensor) -> Tensor:
         return heads if self.rotary is None else self.rotary(heads, _positions(heads))
 
-    def _split_heads(self, x: Tensor, rows: TokenRows | None = None) -> Tensor:
-        """(B, T, D), or (N, D) of these rows -> (B, H, T, K)."""
-        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2) if rows is None else rows.split_heads(x)
+    def _split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, H, T, K)."""
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
     def _split_joined(self, x: Tensor) -> Tensor:
         heads = x.view(*x.shape[:-1], -1, self.num_heads, self.head_width)
@@ -362,9 +359,9 @@ def _seen_to_be_all(allowed: Tensor) -> bool:
     return allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(allowed.all())
 
 
-def _join_heads(heads: Tensor, rows: TokenRows | None = None) -> Tensor:
-    """(B, H, T, K) -> (B, T, D), or (N, D) of these rows."""
-    return heads.transpose(1, 2).flatten(2) if rows is None else rows.join_heads(heads)
+def _join_heads(heads: Tensor) -> Tensor:
+    """(B, H, T, K) -> (B, T, D)."""
+    return heads.transpose(1, 2).flatten(2)
 
 
 def _positions(heads: Tensor) -> Tensor:

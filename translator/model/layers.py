@@ -18,7 +18,6 @@ from translator.model.attention import MultiHeadAttention
 from translator.model.dropout import dropout
 from translator.model.kv_cache import KeyValueCache, Past
 from translator.model.positions import RelativeBias, RotaryPositions
-from translator.model.unpadded import TokenRows
 from translator.runtime.device import to_matmul_dtype
 
 
@@ -95,9 +94,9 @@ class EncoderLayer(nn.Module):
         self.around_attention = _residual(config)
         self.around_feed_forward = _residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, rows: TokenRows | None = None) -> Tensor:
-        """x (B, S, D), or (M, D) of these rows, mask (B, 1, 1, S) of real tokens -> of x's shape."""
-        y, _ = self.self_attention(self.around_attention.enter(x), mask=mask, rows=rows)
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x (B, S, D), mask (B, 1, 1, S) of real tokens -> of x's shape."""
+        y, _ = self.self_attention(self.around_attention.enter(x), mask=mask)
         x = self.around_attention.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y)
@@ -116,18 +115,17 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = _residual(config)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False, rows: TokenRows | None = None,
-        memory_rows: TokenRows | None = None,
+        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D) and memory (B, S, D), or (N, D) and (M, D) of these rows, mask (B, 1, 1, S) of the memory's real tokens.
+        """x (B, T, D) and memory (B, S, D), mask (B, 1, 1, S) of the memory's real tokens.
 
         Returns what has x's shape, and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask:
         it comes last, where causality hides it from every real token.
         """
-        y, _ = self.self_attention(self.around_self.enter(x), rows=rows)
+        y, _ = self.self_attention(self.around_self.enter(x))
         x = self.around_self.leave(x, y)
         y, weights = self.cross_attention(
-            self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights, rows=rows, memory_rows=memory_rows)
+            self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights)
         x = self.around_cross.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y), weights

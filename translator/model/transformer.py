@@ -22,7 +22,6 @@ from translator.model.inference_layers import evened, linear_of, log_probabiliti
 from translator.model.kv_cache import KeyValueCache, Past, move_to_front
 from translator.model.layers import DecoderLayer, EncoderLayer
 from translator.model.positions import LearnedPositions, SinusoidalPositions
-from translator.model.unpadded import TokenRows, token_rows
 from translator.runtime.cpu import onednn
 from translator.text.tokenizer import PAD_ID
 
@@ -167,55 +166,44 @@ class Transformer(nn.Module):
     def hidden(self, source: Tensor, target: Tensor, real: Tensor | None) -> Tensor:
         """What is left to project to the vocabulary, (N, D): the decoder's output at all B x T positions, or at `real` ones.
 
-        real (B, T): all but padding at the end of each sentence, of which no work is made then. target (B, T) may go over the
-        source's sentences several times, all of them each time: they are encoded once.
+        target (B, T) may go over the source's sentences several times, all of them each time: they are encoded once.
 
         The loss projects these itself: the vocabulary is most of a small model's work, and padding needs none of it.
         """
-        rows, memory_rows = None, None
-        if real is not None:
-            rows, memory_rows = (token_rows(tokens, self.config.num_heads) for tokens in (real, source != PAD_ID))
-        hidden = self._decode_all(source, target, rows, memory_rows)
-        return hidden.flatten(0, 1) if rows is None else hidden[: rows.count]
+        hidden = self._decode_all(source, target)
+        return hidden.flatten(0, 1) if real is None else hidden[real]
 
-    def _decode_all(
-        self, source: Tensor, target: Tensor, rows: TokenRows | None = None, memory_rows: TokenRows | None = None
-    ) -> Tensor:
+    def _decode_all(self, source: Tensor, target: Tensor) -> Tensor:
         mask, times = padding_mask(source, PAD_ID), len(target) // len(source)
         mask = mask if mask is None else mask.repeat(times, 1, 1, 1)
-        return self.decode(target, self.encode(source, memory_rows), mask, rows=rows, memory_rows=memory_rows)[0]
+        return self.decode(target, self.encode(source), mask)[0]
 
-    def encode(self, source: Tensor, rows: TokenRows | None = None) -> Tensor:
-        """source (B, S) -> memory (B, S, D), in which padding may be anything, or (M, D) of these rows."""
-        parts = None if self.training or rows is not None else _parts(source != PAD_ID)
+    def encode(self, source: Tensor) -> Tensor:
+        """source (B, S) -> memory (B, S, D), in which padding may be anything."""
+        parts = None if self.training else _parts(source != PAD_ID)
         if parts is None:
-            return self._encode(source, rows)
+            return self._encode(source)
         encoded = [self._encode(source[part]) for part in parts]
         return torch.cat([F.pad(x, (0, 0, 0, source.size(1) - x.size(1))) for x in encoded])
 
-    def _encode(self, source: Tensor, rows: TokenRows | None = None) -> Tensor:
+    def _encode(self, source: Tensor) -> Tensor:
         mask = padding_mask(source, PAD_ID)
         x = self.source_embedding(source)
-        x = x if rows is None else rows.pack(x)
         for layer in self.encoder:
-            x = layer(x, mask, rows)
+            x = layer(x, mask)
         return self.encoder_norm(x)
 
     def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = (),
-        rows: TokenRows | None = None, memory_rows: TokenRows | None = None,
+        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Hidden states (B, T, D) of target (B, T) given memory (B, S, D) and its padding mask (B, 1, 1, S).
 
-        rows: the hidden states are (N, D) of these; memory_rows: memory is (M, D) of these.
         Also the cross-attention weights (B, H, T, S) of the layers of these numbers, in their order.
         """
         x = self.target_embedding(target)
-        x = x if rows is None else rows.pack(x)
         weights = []
         for number, layer in enumerate(self.decoder):
-            x, layer_weights = layer(
-                x, memory, mask, need_weights=number in weights_of, rows=rows, memory_rows=memory_rows)
+            x, layer_weights = layer(x, memory, mask, need_weights=number in weights_of)
             if layer_weights is not None:
                 weights.append(layer_weights)
         return self.decoder_norm(x), weights

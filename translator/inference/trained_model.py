@@ -9,10 +9,9 @@ import torch
 
 from translator.config.options import SearchConfig
 from translator.inference.planning import TrainingStatistics
-from translator.model.inference_layers import convert
+from translator.model.inference_layers import convert, strip_hooks
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, load_into, require_fit
-from translator.model.without_hooks import bare
 from translator.runs.run_folder import RunFolder
 from translator.runtime.device import Precision, resolve_device
 from translator.runtime.memory import advise_when_out_of_memory
@@ -43,5 +42,5 @@ class TrainedModel:
             with SkipInit():
                 model = Transformer(config.model, *map(len, tokenizers))
             load_into(model, weights, folder.model_file)
-            model = bare(convert(model.to(where).for_decoding(), Precision.resolve(precision, where)))
+            model = strip_hooks(convert(model.to(where).for_decoding(), Precision.resolve(precision, where)))
         return cls(model, *tokenizers, config.search, statistics, folder)

@@ -1,4 +1,4 @@
-"""The hypotheses of a step that are worked on, as rows of a matrix."""
+"""Pack unfinished hypotheses into a dense (N, D) matrix."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from torch import Tensor
 
 
 class OpenRows:
-    """N of the hypotheses that B sentences have, K each: those that have finished need no work.
+    """N of the K hypotheses that each of B sentences has. Finished ones need no work.
 
-    Maps that treat every hypothesis by itself take the rows; attention, in which a sentence's hypotheses stand side by side,
-    takes all.
+    Maps that treat every hypothesis alone take the N rows. Attention takes all, a sentence's hypotheses side by side.
     """
 
     def __init__(self, sentences: int, hypotheses: int, chosen: Tensor | None = None) -> None:
-        """chosen (N,): one or more of the numbers 0 to B x K - 1, rising; None: all."""
+        """chosen (N,): rising numbers of 0 to B x K - 1, at least one; None: all."""
         self.shape = (sentences, hypotheses)
         self.chosen = chosen
         if chosen is not None:  # the row of each of the B x K, the first where it has none
@@ -25,11 +24,11 @@ class OpenRows:
         return self.shape[0] * self.shape[1] if self.chosen is None else len(self.chosen)
 
     def sentences(self, device: torch.device) -> Tensor:
-        """The sentence of each: (N,)."""
+        """Return the sentence of each row: (N,)."""
         return self._numbers(device) // self.shape[1]
 
     def places(self, device: torch.device) -> Tensor:
-        """Which of its sentence's hypotheses each is: (N,)."""
+        """Return each row's number among its sentence's hypotheses: (N,)."""
         return self._numbers(device) % self.shape[1]
 
     def _numbers(self, device: torch.device) -> Tensor:
@@ -41,6 +40,6 @@ class OpenRows:
         return x if self.chosen is None else x.index_select(0, self.chosen)
 
     def unpack(self, x: Tensor) -> Tensor:
-        """(N, ...) -> (B, K, ...), in place of the others a copy of one that is worked on."""
+        """(N, ...) -> (B, K, ...), with a copy of the first row in place of the others."""
         x = x if self.chosen is None else x.index_select(0, self._row)
         return x.view(*self.shape, *x.shape[1:])

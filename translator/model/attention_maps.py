@@ -17,7 +17,7 @@ from translator.text.tokenizer import PAD_ID
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Weights by layer L and head H. Row t of T: what was attended to when target token t, EOS the last, was predicted."""
+    """Weights by layer L and head H. Row t of T: what the model attended to when it predicted target token t, EOS the last."""
 
     encoder: Tensor  # (L, H, S, S)
     decoder: Tensor  # (L, H, T, T): column t is the token before target token t, BOS the first
@@ -26,8 +26,8 @@ class AttentionMaps:
 
 @torch.no_grad()
 def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
-    """The weights of `model`, as it stands, for the ids of a pair, both with EOS."""
-    with _watched([layer.self_attention for layer in (*model.encoder, *model.decoder)]) as weights:
+    """Return the weights of `model`, in its present mode, for the ids of a pair, both with EOS."""
+    with _recorded([layer.self_attention for layer in (*model.encoder, *model.decoder)]) as weights:
         cross = cross_attention(model, source, target)
     layers = len(model.encoder)
     return AttentionMaps(torch.cat(weights[:layers]), torch.cat(weights[layers:]), cross)
@@ -35,7 +35,7 @@ def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[i
 
 @torch.no_grad()
 def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
-    """The same from target to source alone, (L, H, T, S), with no other weights in memory."""
+    """Return only the weights from target to source, (L, H, T, S), without the others in memory."""
     batch = collate([source], [target]).to(next(model.parameters()).device)
     _, cross = model.decode(
         batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), weights_of=range(len(model.decoder)))
@@ -43,8 +43,8 @@ def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[
 
 
 @contextmanager
-def _watched(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """Inside, these are asked for their weights, which are appended to the list in the order of the calls."""
+def _recorded(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """Append the weights of each call of these modules to a list."""
     weights: list[Tensor] = []
     with ExitStack() as hooks:
         for attention in attentions:

@@ -1,7 +1,6 @@
-"""What step-wise decoding remembers of the tokens so far: keys, values, and whose they are.
+"""Key/value cache for incremental decoding.
 
-Shapes: B sentences, K hypotheses of each where tokens are counted, H heads, E entries; of keys and values the last is the width
-of a head.
+Shapes: B sentences, K hypotheses of each, H heads, E cache entries.
 """
 
 from __future__ import annotations
@@ -12,36 +11,36 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Entries by which the room for decoded tokens grows, at least.
+from translator.model.attention import FORBIDDEN
+
+# Smallest number of entries by which a cache grows.
 ROOM_STEP = 48
-# Products take entries by so many: fewer shapes occur, for each of which a library may write code.
+# Products read entries in multiples of this: few shapes occur, and a library may prepare code for each.
 REACH_STEP = 16
-# Added to a score it swallows it; minus infinity would make NaN of a row without keys.
-FORBIDDEN = torch.finfo(torch.float32).min
 
 
 class Past:
-    """Where the tokens decoded so far stand, and which of them each hypothesis descends from.
+    """Which cache entries hold the tokens of each hypothesis.
 
-    A search drops hypotheses and continues others more than once. Instead of moving keys and values about, every token's stay
-    in the entry where they were written, and each hypothesis is told which entries are its own: a bias, gathered by parent.
-    When the room is taken, the entries from which no hypothesis descends any more, most of the older ones, make room for new
-    ones.
+    A search drops hypotheses and continues others more than once. Keys and values are not moved for that: each stays in its
+    entry, and a bias, gathered by parent, hides from a hypothesis the entries of others. When the cache is full, entries
+    that no hypothesis sees any more make room for new ones.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.length = 0  # tokens of each hypothesis
-        self.entries = 0  # taken
+        self.entries = 0  # in use
         self.positions = torch.zeros(0, dtype=torch.long, device=device)  # (room,)
-        self._hides: Tensor | None = None  # (B, K, room); None while each sentence has had but one hypothesis: it sees all
+        self._hides: Tensor | None = None  # (B, K, room), the bias; None while each sentence has had only one hypothesis
 
     @property
     def room(self) -> int:
+        """The number of entries, in use or not."""
         return len(self.positions)
 
     @property
     def reach(self) -> int:
-        """The entries that are worth taking, the first so many: where some are hidden, a few that are empty round them up."""
+        """How many entries attention reads: those in use, rounded up where hidden ones are possible."""
         return self.entries if self._hides is None else min(self.room, -(-self.entries // REACH_STEP) * REACH_STEP)
 
     @property
@@ -51,11 +50,11 @@ class Past:
 
     @property
     def bias(self) -> Tensor | None:
-        """To be added to scores (B, H, K, reach): FORBIDDEN where a hypothesis may not attend, else 0; None: 0 everywhere."""
+        """The bias to add to scores (B, H, K, reach): FORBIDDEN for entries of other hypotheses, else 0. None: all 0."""
         return None if self._hides is None else self._hides[:, None, :, : self.reach]
 
     def append(self, hypotheses: int) -> None:
-        """A new token for each of so many hypotheses a sentence, which sees itself and its past."""
+        """Add a token for each of a sentence's hypotheses. It sees itself and its past."""
         first, self.entries = self.entries, self.entries + hypotheses
         if self.entries > self.room:
             self._grow()
@@ -70,9 +69,9 @@ class Past:
         self._hides = None if self._hides is None else F.pad(self._hides, (0, more), value=FORBIDDEN)
 
     def drop_unseen(self) -> Tensor | None:
-        """Give up entries that nobody sees, where room for the next tokens is wanting: those to keep, (B, E), in order.
+        """Free entries that no hypothesis sees, if the next tokens need room. Return those to keep, (B, E), in order.
 
-        As a position's entries stay side by side, and as many in every sentence as the neediest has, positions stay shared.
+        Every sentence keeps the same number of entries for a position, so that all share `positions`.
         """
         if self._hides is None or not self.entries or self.entries + self._hides.size(1) <= self.room:
             return None
@@ -84,12 +83,12 @@ class Past:
         self.positions[: self.entries] = positions[needed]
         kept = self._hides.gather(2, order[:, None].expand(-1, self._hides.size(1), -1))
         self._hides = F.pad(kept, (0, self.room - self.entries), value=FORBIDDEN)
-        if self.entries > self.room // 2:  # or the same would have to be done again soon
+        if self.entries > self.room // 2:  # else the next steps would repeat this
             self._grow()
         return order
 
     def reorder(self, parents: Tensor) -> None:
-        """Hypothesis k of sentence b goes on from hypothesis parents[b, k]; parents (B, K)."""
+        """Continue hypothesis parents[b, k] as hypothesis k of sentence b; parents (B, K)."""
         if self._hides is None:
             if parents.size(1) == 1:
                 return
@@ -104,16 +103,16 @@ class Past:
 
 
 class KeyValueCache:
-    """One layer's keys and values of the tokens decoded so far, of all hypotheses of a sentence side by side.
+    """One layer's keys and values of the tokens decoded so far, in the entries that a `Past` gives them.
 
-    Of the room that a `Past` has, whose entries they take, what is not taken may be anything finite.
+    Entries not in use hold finite numbers.
     """
 
     def __init__(self) -> None:
-        self.held = torch.empty(0)  # (2, B, H, room, K): keys, then values
+        self.held = torch.empty(0)  # (2, B, H, room, head width): keys, then values
 
     def write(self, newest: Tensor, past: Past) -> None:
-        """Enter the newest tokens' keys and values, (2, B, H, hypotheses, K), which `past` has counted."""
+        """Write the newest tokens' keys and values (2, B, H, K, head width), after `past.append`."""
         if not self.held.numel():
             self.held = newest.new_zeros(*newest.shape[:3], past.room, newest.size(4))
         elif self.held.size(3) < past.room:
@@ -124,7 +123,7 @@ class KeyValueCache:
         """Move the entries (B, E) of each sentence to the front."""
         _, batch, heads, room, _ = self.held.shape
         first = torch.arange(0, batch * heads * room, room, device=entries.device).view(batch, heads, 1)
-        rows = first + entries[:, None]  # (B, H, E) of the B x H x room; `gather` would be told of every number
+        rows = first + entries[:, None]  # (B, H, E) of the B x H x room; `gather` needs an index per number
         for each in (self.held[0], self.held[1]):
             each[:, :, : entries.size(1)] = each.flatten(0, 2).index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
@@ -136,7 +135,7 @@ class KeyValueCache:
 
 
 def move_to_front(held: Sequence[Tensor], sentences: Tensor) -> None:
-    """Write those of some sentences over the first of all, (B, ...) each: what stays in its place is not copied."""
+    """Move these sentences to the front of tensors (B, ...), in place. A sentence that keeps its place is not copied."""
     moved = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
     for each in held:
         each.index_copy_(0, moved, each.index_select(0, sentences[moved]))

@@ -13,20 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from translator.config.options import ModelConfig
-from translator.model.active_hypotheses import OpenRows
 from translator.model.attention import MultiHeadAttention
-from translator.model.dropout import dropout
-from translator.model.kv_cache import KeyValueCache, Past
-from translator.model.positions import RelativeBias, RotaryPositions
+from translator.model.cpu_operations import dropout
+from translator.model.positions import build_positions
 from translator.runtime.device import to_matmul_dtype
 
 
 class FeedForward(nn.Module):
-    """Two linear maps around a non-linearity (section 3.3), each position by itself: (B, T, D) -> (B, T, D)."""
+    """Two linear maps around a non-linearity (section 3.3), for each position: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        # In place, ReLU spares a copy of the layer's widest tensor; its gradient needs the output alone.
+        # In place, ReLU spares a copy of the layer's widest tensor. Its gradient needs only the output.
         functions: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "gelu": F.gelu, "silu": F.silu}
         self.activation = functions[config.activation]
         self.inner = nn.Linear(config.d_model, config.d_ff)
@@ -34,8 +32,8 @@ class FeedForward(nn.Module):
         self.dropout = config.activation_dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        # As rows: of three dimensions the inner layer's output is a view, and autograd copies what changes a view in place.
-        rows = self.activation(self.inner(x.flatten(0, -2)))
+        # As rows: with three dimensions the inner output is a view, and autograd copies what changes a view in place.
+        rows = self.activation(self.inner(x.flatten(0, -2)))  # (B x T, d_ff)
         return self.outer(dropout(rows, self.dropout, self.training)).view(x.shape)
 
 
@@ -57,7 +55,7 @@ class GatedFeedForward(nn.Module):
 class PreNorm(nn.Module):
     """x + dropout(f(norm(x))): Xiong et al. 2020, https://arxiv.org/abs/2002.04745.
 
-    Called in two parts, as leave(x, f(enter(x))): some sublayers f are given more than x, or return more than their output.
+    Called in two parts, leave(x, f(enter(x))): some sublayers f take more than x, or return more than their output.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -66,11 +64,11 @@ class PreNorm(nn.Module):
         self.dropout = config.dropout
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer is given."""
+        """Return the sublayer's input."""
         return self.norm(x)
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """What comes of x and the sublayer's output y."""
+        """Add the sublayer's output y to x."""
         return x + dropout(y, self.dropout, self.training)
 
 
@@ -95,7 +93,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = _residual(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x (B, S, D), mask (B, 1, 1, S) of real tokens -> of x's shape."""
+        """x (B, S, D), mask (B, 1, 1, S) of real tokens -> (B, S, D)."""
         y, _ = self.self_attention(self.around_attention.enter(x), mask=mask)
         x = self.around_attention.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
@@ -115,44 +113,25 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = _residual(config)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False,
+        self, x: Tensor, memory: Tensor, mask: Tensor | None, *, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D) and memory (B, S, D), mask (B, 1, 1, S) of the memory's real tokens.
+        """x (B, T, D), memory (B, S, D), mask (B, 1, 1, S) of the memory's real tokens -> (B, T, D).
 
-        Returns what has x's shape, and the cross-attention's weights (B, H, T, S) if asked for. Target padding needs no mask:
-        it comes last, where causality hides it from every real token.
+        Also the cross-attention's weights (B, H, T, S) if `need_weights`. Target padding needs no mask: it comes last, where
+        causality hides it from every real token.
         """
         y, _ = self.self_attention(self.around_self.enter(x))
         x = self.around_self.leave(x, y)
-        y, weights = self.cross_attention(
-            self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights)
-        x = self.around_cross.leave(x, y)
-        y = self.feed_forward(self.around_feed_forward.enter(x))
-        return self.around_feed_forward.leave(x, y), weights
-
-    def step(
-        self, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, memory: tuple[Tensor, Tensor], bias: Tensor | None,
-        *, need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The newest tokens of N of the K hypotheses of B sentences, x (N, D) -> (N, D); weights (B, H, K, S) on request.
-
-        memory: its keys and values, (B, H, S, head width) each, with the bias of `step_across`.
-        """
-        y = self.self_attention.step(self.around_self.enter(x), rows, cache, past)
-        x = self.around_self.leave(x, y)
-        y, weights = self.cross_attention.step_across(
-            self.around_cross.enter(x), rows, memory, bias=bias, need_weights=need_weights)
+        y, weights = self.cross_attention(self.around_cross.enter(x), memory, mask=mask, need_weights=need_weights)
         x = self.around_cross.leave(x, y)
         y = self.feed_forward(self.around_feed_forward.enter(x))
         return self.around_feed_forward.leave(x, y), weights
 
 
 def _self_attention(config: ModelConfig, *, causal: bool, window: int | None) -> MultiHeadAttention:
-    rotary = RotaryPositions(config.d_model // config.num_heads) if config.positions == "rotary" else None
-    relative = RelativeBias(config.num_heads, causal=causal) if config.positions == "relative" else None
     return MultiHeadAttention(
         config.d_model, config.num_heads, dropout=config.attention_dropout, causal=causal, window=window,
-        rotary=rotary, relative=relative)
+        rotary=build_positions(config, "queries and keys"), relative=build_positions(config, "scores", causal=causal))
 
 
 def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:

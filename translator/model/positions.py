@@ -1,19 +1,21 @@
-"""How a model that sees a set learns its order: four position schemes.
+"""Position schemes: how a model that sees a set learns its order.
 
-Sinusoidal and learned positions are added to the embeddings; rotary ones turn queries and keys; relative ones add a
-learned bias to the attention scores. All but the learned table work at any length.
+To add one, write a class that acts at one of three places, and name it in `SCHEMES` and in `ModelConfig.positions`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from translator.config.options import ModelConfig
 from translator.runtime.errors import UserError
 
-# Of relative positions, as in T5: biases that a head has, and the distance from which on all share the last one.
+# Relative positions, as in T5: biases of a head, and the distance from which on all share the last one.
 NUM_BUCKETS, MAX_DISTANCE = 32, 128
 
 
@@ -27,10 +29,10 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", torch.empty(0, d_model), persistent=False)
 
     def forward(self, x: Tensor, *, start: int = 0) -> Tensor:
-        """x (B, T, D), whose first token stands at position `start`, plus the encodings of its positions."""
+        """Add the encodings of positions `start` and on to x (B, T, D)."""
         end = start + x.size(1)
         if end > self.table.size(0):
-            with torch.inference_mode(False):  # else a search would leave a table that a compiled training cannot take
+            with torch.inference_mode(False):  # compiled training cannot use a table that search has made
                 self.table = self._encode(max(512, 2 * end), x.device)
         return x + self.table[start:end].to(x)
 
@@ -54,14 +56,14 @@ class LearnedPositions(nn.Module):
         if end > self.table.num_embeddings:
             raise UserError(
                 f"model.max_positions: a sentence of {end} tokens is longer than the {self.table.num_embeddings} learned "
-                "positions; raise it, or train with model.positions=sinusoidal")
+                "positions. Raise it, or train with model.positions=sinusoidal.")
         return x + self.table.weight[start:end].to(x)
 
 
 class RotaryPositions(nn.Module):
-    """Turn each pair of a head's channels by an angle that grows with the position: Su et al. 2021, RoFormer.
+    """Rotate each pair of a head's channels by an angle that grows with the position: Su et al. 2021, RoFormer.
 
-    https://arxiv.org/abs/2104.09864, section 3.2. Scores of turned queries and keys depend on distances alone.
+    https://arxiv.org/abs/2104.09864, section 3.2. Scores of rotated queries and keys depend only on distances.
     """
 
     def __init__(self, head_dim: int) -> None:
@@ -69,9 +71,9 @@ class RotaryPositions(nn.Module):
         self.head_dim = head_dim
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Turn x (B, H, T, K) to `positions` (T,), or all of it to one (1,)."""
+        """Rotate x (B, H, T, K) by `positions` (T,), or all of it by one (1,)."""
         even = torch.arange(0, self.head_dim, 2, device=positions.device, dtype=torch.float32)
-        frequency = 10_000.0 ** (-even / self.head_dim)  # no buffer: in bf16 it would turn far positions wrongly
+        frequency = 10_000.0 ** (-even / self.head_dim)  # not a buffer: bf16 is too coarse
         angle = positions[:, None].float() * frequency  # (T, K / 2)
         sin, cos = angle.sin(), angle.cos()
         first, second = x.float().chunk(2, dim=-1)
@@ -81,8 +83,8 @@ class RotaryPositions(nn.Module):
 class RelativeBias(nn.Module):
     """A learned bias for each head and distance, added to attention scores: Raffel et al. 2020 (T5), section 2.1.
 
-    https://arxiv.org/abs/1910.10683. Near distances have a bias each, far ones share buckets that widen as a logarithm, up
-    to MAX_DISTANCE, beyond which all share the last one: hence any length.
+    https://arxiv.org/abs/1910.10683. Near distances have a bias each. Far ones share buckets that widen as a logarithm up to
+    MAX_DISTANCE, beyond which all share the last one: hence any length.
     """
 
     def __init__(self, num_heads: int, *, causal: bool) -> None:
@@ -92,7 +94,7 @@ class RelativeBias(nn.Module):
         nn.init.zeros_(self.bias.weight)  # starts as attention without positions
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """The bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""
+        """Return the bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""
         return self.bias(self._bucket(queries[:, None] - keys)).permute(2, 0, 1)[None]
 
     def _bucket(self, distance: Tensor) -> Tensor:
@@ -108,3 +110,31 @@ class RelativeBias(nn.Module):
         ratio = (distance.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)
         far = (exact + ratio * (buckets - exact)).long().clamp(max=buckets - 1)
         return offset + torch.where(distance < exact, distance, far)
+
+
+# What a scheme changes, and what its `forward` takes and returns:
+# "embeddings": x (B, T, D), start -> (B, T, D);
+# "queries and keys": x (B, H, T, K), positions (T,) -> (B, H, T, K);
+# "scores": positions of queries (T,) and of keys (S,) -> a bias (1, H, T, S).
+Place = Literal["embeddings", "queries and keys", "scores"]
+
+
+class Scheme(NamedTuple):
+    """A position scheme: where it acts, and how to build it for a model's attention, causal or not."""
+
+    place: Place
+    build: Callable[[ModelConfig, bool], nn.Module]
+
+
+# By `model.positions`.
+SCHEMES = {
+    "sinusoidal": Scheme("embeddings", lambda config, causal: SinusoidalPositions(config.d_model)),
+    "learned": Scheme("embeddings", lambda config, causal: LearnedPositions(config.d_model, config.max_positions)),
+    "rotary": Scheme("queries and keys", lambda config, causal: RotaryPositions(config.d_model // config.num_heads)),
+    "relative": Scheme("scores", lambda config, causal: RelativeBias(config.num_heads, causal=causal))}
+
+
+def build_positions(config: ModelConfig, place: Place, *, causal: bool = False) -> Any:
+    """Build the model's position scheme if it acts at this place, else return None."""
+    scheme = SCHEMES[config.positions]
+    return scheme.build(config, causal) if scheme.place == place else None

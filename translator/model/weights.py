@@ -1,4 +1,4 @@
-"""A model's weights by name, taken out and put in."""
+"""Read and write a model's weights by name."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from translator.runtime.atomic_files import Weights
 from translator.runtime.distributed import shard_like
 from translator.runtime.errors import UserError
 
-# What fills a tensor with random numbers as a model is made, and returns it.
+# Functions that fill a tensor with random numbers when a model is built, and return it.
 DRAWS = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_)
 
 
 class SkipInit(TorchFunctionMode):
-    """Inside, a model is made without random numbers, for weights that are there already.
+    """Skip random initialisation of models built inside, whose weights are loaded afterwards.
 
-    To draw them takes longer than to load as many; and the first that are drawn on the meta device have PyTorch import its
-    compiler, which took half of the time until a sentence was translated.
+    Drawing numbers takes longer than loading them. On the meta device it also makes PyTorch import its compiler, which
+    took half of the time until the first translation.
     """
 
     def __torch_function__(
@@ -33,19 +33,19 @@ class SkipInit(TorchFunctionMode):
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """A model's weights by name, tied ones once."""
+    """Return a model's weights by name, tied ones once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def require_fit(model: nn.Module, weights: Weights, where: Path) -> None:
-    """UserError, naming `where` the weights came from, if the model has other ones."""
+    """Raise UserError, naming the file `where`, if the weights do not fit the model."""
     if {name: p.shape for name, p in model.named_parameters()} != {name: w.shape for name, w in weights.items()}:
-        raise UserError(f"{where}: these weights are of another model than the run's config.yaml describes")
+        raise UserError(f"{where}: these weights do not match the model in the run's config.yaml.")
 
 
 @torch.no_grad()
 def load_into(model: nn.Module, weights: Weights, where: Path) -> None:
-    """Copy weights into a model that has such."""
+    """Copy weights into a model."""
     require_fit(model, weights, where)
     for name, parameter in model.named_parameters():
         parameter.copy_(shard_like(weights[name], parameter))

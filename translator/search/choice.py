@@ -114,7 +114,7 @@ def top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of each row of (N, V) and their indices, largest first, as `Tensor.topk` does.
 
     On a CPU `topk` copies every number with its index. Taking the largest of each chunk first avoids that: the k largest
-    numbers are in the k chunks with the largest maxima. Models pad vocabularies to whole chunks (`evened`).
+    numbers are in the k chunks with the largest maxima. Models pad vocabularies to whole chunks (`pad_outputs`).
     """
     rows, size = values.shape
     per_row = size // CHUNK

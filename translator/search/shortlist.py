@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from translator.config.options import MOST_CANDIDATES
 from translator.model.active_hypotheses import OpenRows
-from translator.model.inference_layers import log_probabilities, some_outputs
+from translator.model.inference_layers import log_probabilities, select_outputs
 from translator.runtime.cpu import onednn
 from translator.search.engine import Model, one_of_few, search
 from translator.search.ensemble import as_one
@@ -104,7 +104,7 @@ class _Restricted:
     def __init__(self, model: Projecting, pieces: Tensor, allowed: Tensor) -> None:
         self.model, self.pieces = model, pieces
         self.encode = model.encode
-        self.output = some_outputs(model.output, pieces)
+        self.output = select_outputs(model.output, pieces)
         self.ruled_out = torch.zeros(allowed.shape, device=allowed.device).masked_fill_(~allowed, -torch.inf)
 
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> _State:

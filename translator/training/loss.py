@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from translator.model.inference_layers import evened
+from translator.model.inference_layers import pad_outputs
 from translator.runtime.device import matmul_dtype
 from translator.training.sampled_softmax import draw, least_size
 
@@ -71,12 +71,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         word_weights: Tensor | None, smoothing: float, r_drop: float, dtype: torch.dtype, needs_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         """hidden (P, N, D): P passes, whose losses are summed. word_weights (V,): how many words each counts as; None: 1."""
-        words, biases = evened(weight.to(dtype)), bias
+        words, biases = pad_outputs(weight.to(dtype)), bias
         uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
         if word_weights is not None:
             uniform = smoothing * word_weights / word_weights.sum()
             biases = word_weights.log() + (0 if bias is None else bias)
-        biases = None if biases is None else evened(biases.to(dtype))
+        biases = None if biases is None else pad_outputs(biases.to(dtype))
         counted = real[:, None].to(hidden.dtype)
         hidden = hidden * counted  # the others add nothing
         # No matrix products: autocast would run them in half precision, whose numbers end at 65,504.

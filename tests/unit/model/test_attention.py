@@ -11,16 +11,11 @@ from torch.nn import functional as F
 
 from tests.support.models import attention_of_torch, causal_mask
 from translator.model.active_hypotheses import OpenRows
-from translator.model.attention import (
-    CPU_FUSED_FROM,
-    VECTORS,
-    WORTH_LENGTHENING,
-    MultiHeadAttention,
-    fused_attention,
-    padding_mask,
-    scaled_dot_product_attention,
-    window_mask,
-)
+from translator.model.attention import MultiHeadAttention, padding_mask, scaled_dot_product_attention, window_mask
+from translator.model.attention_paths import CPU_FUSED_FROM, fused_attention
+from translator.model.cpu_operations import VECTORS, WORTH_LENGTHENING
+from translator.model.incremental import self_attention_step
+from translator.model.inference_layers import join_maps
 from translator.model.kv_cache import KeyValueCache, Past
 from translator.model.positions import RelativeBias, RotaryPositions
 
@@ -237,7 +232,7 @@ def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> N
         tokens = torch.cat([tokens, newest[:, :, None]], dim=2)
         past.append(newest.size(1))
         expected = attention(tokens.flatten(0, 1))[0][:, -1].view_as(newest)
-        stepped = attention.step(newest.flatten(0, 1), OpenRows(*newest.shape[:2]), cache, past).view_as(newest)
+        stepped = self_attention_step(attention, newest.flatten(0, 1), OpenRows(*newest.shape[:2]), cache, past).view_as(newest)
         torch.testing.assert_close(stepped, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -247,7 +242,7 @@ def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(joined,
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=True, **options)
     if joined:
-        attention.join("W_q", "W_k", "W_v")
+        join_maps(attention, "W_q", "W_k", "W_v")
     if attention.relative is not None:
         nn.init.normal_(attention.relative.bias.weight)
     with torch.inference_mode():
@@ -351,7 +346,7 @@ def test_greedy_steps_equal_the_full_pass(options):
             past.reorder(torch.zeros(2, 1, dtype=torch.long))
             past.append(1)
             assert past.bias is None  # one hypothesis sees all that came before
-            steps.append(attention.step(token[:, 0], OpenRows(2, 1), cache, past))
+            steps.append(self_attention_step(attention, token[:, 0], OpenRows(2, 1), cache, past))
         torch.testing.assert_close(torch.stack(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from translator.model.dropout import dropout
+from translator.model.cpu_operations import dropout
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])

@@ -41,7 +41,7 @@ def test_rows_may_stand_in_any_shape():
 def test_some_outputs_are_those_of_the_whole():
     whole, outputs = Int8Linear.of(layer_of(64, 48)), torch.tensor([3, 40, 7])
     for rows in (torch.randn(1, 64), torch.randn(SMALL_PRODUCT // 64, 64)):
-        torch.testing.assert_close(whole.some(outputs)(rows), whole(rows)[:, outputs])
+        torch.testing.assert_close(whole.select_outputs(outputs)(rows), whole(rows)[:, outputs])
 
 
 def test_weights_of_nothing_but_zeros_give_the_bias():

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tests.support.configurations import model_config
 from tests.support.models import causal_mask, copy_layer_into_torch
-from translator.model.attention import CPU_FUSED_FROM, MultiHeadAttention
+from translator.model.attention import MultiHeadAttention
+from translator.model.attention_paths import CPU_FUSED_FROM
 from translator.model.layers import DecoderLayer, EncoderLayer, FeedForward, PostNorm, PreNorm
 
 LAYERS = 3

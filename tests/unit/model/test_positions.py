@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import nn
 
-from translator.model.positions import NUM_BUCKETS, LearnedPositions, RelativeBias, RotaryPositions, SinusoidalPositions
+from translator.config.options import ModelConfig
+from translator.model.positions import (
+    NUM_BUCKETS,
+    SCHEMES,
+    LearnedPositions,
+    RelativeBias,
+    RotaryPositions,
+    SinusoidalPositions,
+)
 from translator.runtime.errors import UserError
+
+
+def test_every_scheme_of_the_options_is_registered():
+    assert tuple(SCHEMES) == get_args(get_type_hints(ModelConfig)["positions"])
 
 
 def test_sinusoidal_is_the_formula_at_any_length():

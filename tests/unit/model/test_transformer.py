@@ -11,7 +11,9 @@ from torch import nn
 from tests.support.configurations import model_config, run_config
 from tests.support.models import MODEL_VARIANTS, attention_of_torch, causal_mask, copy_layer_into_torch, random_model
 from tests.support.paths import ROOT
-from translator.model import transformer as model_module
+from translator.model import source_parts
+from translator.model.attention import MultiHeadAttention, scaled_dot_product
+from translator.model.attention_paths import CPU_FUSED_FROM
 from translator.model.inference_layers import OUTPUTS_TOGETHER, convert
 from translator.model.layers import DecoderLayer, EncoderLayer, GatedFeedForward
 from translator.model.transformer import Transformer
@@ -95,6 +97,34 @@ def test_steps_with_a_cache_equal_the_full_pass(changes, pair):
     torch.testing.assert_close(torch.stack(steps, dim=1), full, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("converted", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"positions": "relative", "encoder_window": 3, "decoder_window": 3}])
+@pytest.mark.parametrize("length", [7, CPU_FUSED_FROM])  # with the formula, and where other paths would be faster
+def test_another_score_is_used_on_every_path(changes, length, converted):
+    model, uses = random_model(model_config(**changes)), []
+
+    def bounded(queries, keys):
+        uses.append(keys.size(2))
+        return scaled_dot_product(queries, keys).tanh() * 3
+
+    source, target = torch.randint(4, 40, (2, length)), torch.randint(4, 40, (2, length))
+    usual = model(source, target)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            module.score = bounded
+    full = model(source, target)
+    assert uses == [length] * 6
+    assert not torch.allclose(full, usual, atol=1e-3)
+    full.sum().backward()
+    if converted:
+        model.for_decoding()
+        torch.testing.assert_close(model(source, target), full, atol=2e-5, rtol=1e-4)
+    with torch.inference_mode():
+        state = model.start(model.encode(source), source != 0)
+        steps = [model.output(model.decode_step(target[:, t : t + 1], state))[:, :40] for t in range(9 if length > 9 else 7)]
+        torch.testing.assert_close(torch.stack(steps, dim=1), full[:, : len(steps)].detach(), atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("changes", MODEL_VARIANTS[::3])
 def test_hypotheses_share_a_source_and_survive_reordering(changes, pair):
     source, target = pair
@@ -126,7 +156,7 @@ def test_encoding_in_parts_changes_nothing(changes, at_once, pair, monkeypatch):
     whole, logits = model.encode(source), model(source, target)
     real = source != 0
     of_whole = model.start(whole, real).memory
-    monkeypatch.setattr(model_module, "ENCODED_AT_ONCE", at_once)
+    monkeypatch.setattr(source_parts, "TOKENS_IN_PART", at_once)
     parts = model.encode(source)
     assert parts.shape == whole.shape
     torch.testing.assert_close(parts[real], whole[real], atol=2e-5, rtol=1e-4)

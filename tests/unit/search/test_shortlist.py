@@ -28,7 +28,7 @@ from translator.inference.shortlist_learning import learn_shortlist
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
 from translator.model.active_hypotheses import OpenRows
-from translator.model.inference_layers import convert, some_outputs
+from translator.model.inference_layers import convert, select_outputs
 from translator.model.transformer import Transformer
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
@@ -216,7 +216,7 @@ def test_some_outputs_are_those_of_the_whole_layer(precision, bias):
     model = convert(model, Precision(precision))
     x = torch.randn(3, 5, model_config().d_model).to(torch.bfloat16 if precision == "bf16" else torch.float32)
     outputs = torch.tensor([0, 1, 2, 3, 7, 39])
-    torch.testing.assert_close(some_outputs(model.output, outputs)(x), model.output(x)[..., outputs])
+    torch.testing.assert_close(select_outputs(model.output, outputs)(x), model.output(x)[..., outputs])
 
 
 # In translations

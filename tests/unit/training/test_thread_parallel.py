@@ -10,7 +10,7 @@ import torch
 
 from tests.support.models import batch_of, updater_of
 from translator.data.batching import Batch
-from translator.model.dropout import dropout
+from translator.model.cpu_operations import dropout
 from translator.runtime.device import Precision
 from translator.runtime.memory import OutOfMemory
 from translator.training import thread_parallel as threads

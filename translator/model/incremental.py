@@ -65,7 +65,7 @@ class IncrementalDecoder(nn.Module):
     """The part of a Transformer that search calls, besides `encode`."""
 
     target_vocab: int
-    target_embedding: nn.Module
+    target_embedding: Any
     encoder: Any  # the layers
     decoder: Any
     decoder_norm: nn.Module

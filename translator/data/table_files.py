@@ -112,8 +112,7 @@ def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list
     def chosen_cells(line: int, cells: list[str]) -> list[str]:
         if len(cells) > len(header):
             raise UserError(
-                f"{path}:{line}: has more cells than its header ({len(cells)}, not {len(header)}). Name every column in the "
-                "header, and quote cells that hold the separator")
+                f"{path}:{line}: has more cells than its header ({len(cells)}, not {len(header)}). Name every column in it")
         return [cells[place] if place < len(cells) else "" for place in places]
 
     while batch := list(itertools.starmap(chosen_cells, islice(rows, READ_ROWS))):

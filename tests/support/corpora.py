@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from translator.training.state import TrainingState
 
 from tests.support.configurations import tokenizer_config
 from translator.config.building import build
 from translator.config.options import DataConfig
 from translator.data.cleaning import Counts, HeldOut, clean
 from translator.data.preparation import Corpus, prepare
+from translator.runs.training_state import TrainingState
 
 PAIRS = [
     (f"{subject} {verb} {count} {thing}.", f"{wer} {tut} {zahl} {ding}.")

@@ -222,6 +222,17 @@ def test_the_rest_of_a_pass_belongs_to_its_last_window(tmp_path):
     assert [sum(map(len, targets(source, window))) for window in range(3)] == [WINDOW] * 3
 
 
+def test_a_window_counts_rows_of_all_directions(tmp_path):
+    rows = [{language: f"{language} {n}" for language in ("en", "de", "fr")} for n in range(5)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = config_of(
+        tmp_path, str(tmp_path / "train.jsonl"), **{"data.source": "en+de", "data.target": "de+fr", "data.window": 2}).data
+    assert config.directions == (("en", "de"), ("en", "fr"), ("de", "fr"))
+    windows = sources.windows(config)
+    assert [len(next(windows)) for _ in range(3)] == [6, 9, 6]
+    assert next(windows)["source"][:3] == [">>de<< en 2", ">>fr<< en 2", ">>fr<< de 2"]
+
+
 def test_a_row_of_null_in_a_stream_is_refused(tmp_path):
     as_packed_json_lines(tmp_path)
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(b'{"en": "a", "de": "b"}\nnull\n'))

@@ -69,12 +69,11 @@ class FileTranslation:
         self.job = Job(runs, config.device, precision, config.search, config.details)
         sources = [config.input, *([config.translations] if config.translations else [])]
         self.resumable = all(name is not None and Path(name).is_file() for name in sources)  # a pipe cannot be read again
-        self.progress = _progress_bar(config)
 
     def run(self) -> int:
         """Write an answer for every line; return how many lines were refused."""
         config = self.config
-        with open_input(config.input) as file, self.progress:
+        with open_input(config.input) as file, _progress_bar(config) as self.progress:
             output = self._open_output()
             answers = (self._scores if config.translations else self._translations)(file, output.done)
             first = next(answers, [])  # the models are loaded and the input is read before an output is begun

@@ -31,15 +31,16 @@ from translator.inference.workers import Job, translate_all
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runtime.cpu import tune_cpu
 from translator.runtime.device import Precision, resolve_device
-from translator.runtime.errors import INTERRUPTED_EXIT_CODE, UserError
+from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 
 PROMPT = "> "
 
 
-def translate_file(config: TranslateConfig) -> int:
-    """Translate `config.input` into `config.output`, or score `config.translations`; return how many lines were refused."""
+def translate_file(config: TranslateConfig) -> None:
+    """Translate `config.input` into `config.output`, or score `config.translations`; exit with code 2 if lines were refused."""
     tune_cpu()
-    return FileTranslation(config).run()
+    if FileTranslation(config).run():
+        sys.exit(USER_ERROR_EXIT_CODE)
 
 
 @dataclasses.dataclass(frozen=True)

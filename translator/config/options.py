@@ -227,14 +227,14 @@ class TrainConfig(Options):
     def interval(self) -> int:
         """`validate_every` once null is resolved."""
         if self.validate_every is None:
-            raise UserError("train.validate_every=null: only scripts/train.py plans validations. Give a number.")
+            raise UserError("train.validate_every=null: only train() plans validations. Give a number.")
         return self.validate_every
 
     @property
     def max_tokens(self) -> int:
         """`batch_tokens` once auto is resolved."""
         if self.batch_tokens == "auto":
-            raise UserError("train.batch_tokens=auto: only scripts/train.py finds out what fits. Give a number.")
+            raise UserError("train.batch_tokens=auto: only train() finds out what fits. Give a number.")
         return self.batch_tokens
 
 

@@ -66,10 +66,10 @@ def test_a_later_format_is_refused_by_its_number(script, copy):
     config = copy / "config.yaml"
     later = FORMAT + 1
     config.write_text(config.read_text().replace("format: 1\n", f"format: {later}\n"))
-    with pytest.raises(UserError, match=rf"format {later}.*update") as caught:
+    with pytest.raises(UserError, match=rf"format {later}.*Update") as caught:
         Translator(copy)
     assert "\n" not in str(caught.value)
-    assert_user_error(script("translate", f"run={copy}", stdin=b"x\n"), f"format {later}", "update")
+    assert_user_error(script("translate", f"run={copy}", stdin=b"x\n"), f"format {later}", "Update")
 
 
 def test_a_folder_older_than_formats_and_sums_is_read(copy):

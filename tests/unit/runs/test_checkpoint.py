@@ -49,7 +49,7 @@ def test_tied_weights_come_back(tmp_path):
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
-    with pytest.raises(UserError, match="another model"):
+    with pytest.raises(UserError, match="do not match the model"):
         load_into(random_model(model_config(d_ff=50)), weights_of(random_model()), tmp_path)
 
 

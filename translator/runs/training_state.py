@@ -25,7 +25,7 @@ class TrainingState:
     seconds: float = 0.0
     skipped: int = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
-    divergence: dict[str, Any] = field(default_factory=dict)  # of training.divergence
+    divergence: dict[str, Any] = field(default_factory=dict)  # a `Divergence` of training.measurements
     unlogged: dict[str, Any] = field(default_factory=dict)  # an `Unlogged`
     validations: list[Validation] = field(default_factory=list)
     recorded: dict[str, int] = field(default_factory=dict)  # bytes of each file of measurements

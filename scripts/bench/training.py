@@ -83,7 +83,7 @@ def train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str,
 
 
 def flops_per_token(trainer: Trainer, batches: list[Batch]) -> float:
-    """Count the floating-point operations, a target token, of forward and backward passes. The model must be fresh."""
+    """Count the floating-point operations of both passes, padding included, by target token. The model must be fresh."""
     trainer.model.train()
     with FlopCounterMode(display=False) as counter:
         for batch in batches:

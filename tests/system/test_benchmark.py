@@ -8,21 +8,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import decoding
 import pytest
 import speed
-from training import PHASES
+import training
 
 from tests.support.commands import assert_user_error
 from tests.support.corpora import PAIRS, write_pairs
+from tests.support.models import updater_of
+from translator.data.batching import collate
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
     "device=cpu"]
 SETTINGS = {f"beam_{beam}_{mode}" for beam in (1, 5) for mode in ("batch_file", "one_by_one")}
-ON_A_CPU = [phase for phase in PHASES if phase != "replay"]
+ON_A_CPU = [phase for phase in training.PHASES if phase != "replay"]
 
 
 def test_checkouts_are_compared_by_medians_of_rounds(tmp_path, monkeypatch):
@@ -38,6 +41,16 @@ def test_checkouts_are_compared_by_medians_of_rounds(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_no_checkout_is_refused(script, tmp_path):
     assert_user_error(script("bench/speed", f"--against={tmp_path}", f"--output={tmp_path}/x.json"), "--against", str(tmp_path))
+
+
+def test_operations_are_counted_by_target_token():
+    updater = updater_of(d_ff=32)
+    trainer: Any = SimpleNamespace(model=updater.model, updater=updater)
+    batch = collate([[5, 6, 7, 8, 3]] * 3, [[8, 9, 10, 11, 3]] * 3)
+    counted = training.flops_per_token(trainer, [batch])
+    assert training.flops_per_token(trainer, [batch] * 2) == counted
+    weights = sum(weight.numel() for name, weight in updater.model.named_parameters() if weight.dim() == 2)
+    assert 6 * weights < counted < 7 * weights  # two a weight forward, four backward, and the products of attention
 
 
 class Sleeper:
@@ -74,14 +87,14 @@ def test_reports_from_the_command_line(script, tmp_path: Path):
     assert b"Warning" not in result.stderr
     written = json.loads(report.read_text())
     assert json.loads(result.stdout) == written
-    training = written["training"]
-    assert min(training[f"share_{name}"] for name in ON_A_CPU) > 0
-    assert training["share_data"] < training["share_forward"] + training["share_backward"]
-    assert 64 < training["tokens_per_update"] <= 256  # of a batch's room most is taken, and no more than there is
-    assert 2 * 3 * training["seconds_per_update"] < passed
-    assert 0 < training["utilisation"] < 1
-    assert training["peak_memory_gib"] > 0.05
-    assert 0 <= training["padding"] < 1
+    figures = written["training"]
+    assert min(figures[f"share_{name}"] for name in ON_A_CPU) > 0
+    assert figures["share_data"] < figures["share_forward"] + figures["share_backward"]
+    assert 64 < figures["tokens_per_update"] <= 256  # of a batch's room most is taken, and no more than there is
+    assert 2 * 3 * figures["seconds_per_update"] < passed
+    assert 0 < figures["utilisation"] < 1
+    assert figures["peak_memory_gib"] > 0.05
+    assert 0 <= figures["padding"] < 1
     names = {event.get("name") for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
     assert set(ON_A_CPU) <= names
 

@@ -50,7 +50,7 @@ def test_operations_are_counted_by_target_token():
     counted = training.flops_per_token(trainer, [batch])
     assert training.flops_per_token(trainer, [batch] * 2) == counted
     weights = sum(weight.numel() for name, weight in updater.model.named_parameters() if weight.dim() == 2)
-    assert 6 * weights < counted < 7 * weights  # two a weight forward, four backward, and the products of attention
+    assert 6 * weights < counted < 8 * weights  # two a weight forward, four backward; attention, and padding in the loss
 
 
 class Sleeper:

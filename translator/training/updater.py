@@ -244,7 +244,7 @@ class _Loss(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """source (B, S), target_in and target_out (B, T) -> loss and likelihood, summed over real tokens.
 
-        real (B, T): the tokens to compute, without padding; None: all, since to count them would wait for the GPU.
+        real (B, T): the tokens to project, without padding; None: all, since to count them would wait for the GPU.
         """
         passes, encodings = (self.train_config.passes, self.train_config.encodings) if self.model.training else (1, 1)
         hidden = self.model.hidden(

@@ -1,49 +1,65 @@
-"""Speed of training, with its phases and the share of the machine's arithmetic that it reaches."""
+"""Speed of training, with the share of each phase; the options of the training and the machine it runs on."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 import tempfile
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, _ExperimentalConfig, profile, record_function
+from hydra import compose, initialize_config_dir
+from torch.profiler import _ExperimentalConfig, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
+from translator.config.building import from_hydra
 from translator.config.options import RunConfig
 from translator.data.batching import Batch
 from translator.data.preparation import prepare
 from translator.data.tatoeba import fetch_default
 from translator.runs.run_folder import RunFolder
 from translator.runtime.device import Precision, resolve_device
+from translator.runtime.environment import environment
+from translator.runtime.errors import UserError
 from translator.runtime.memory import peak_memory
 from translator.training.trainer import Trainer, new_model
 
-PHASES = ("data", "forward", "backward", "replay", "optimizer")  # a replay is forward and backward in one
+ROOT = Path(__file__).resolve().parents[2]
 # Enough for most shapes of batches to have come once: a GPU captures each, a CPU's oneDNN writes code for it.
 WARM_UP_UPDATES = 60
 PROFILED_UPDATES = 10
 COUNTED_BATCHES = 4
-PRODUCTS = 20  # timed at once, five times
+
+
+def options_of_training(overrides: Sequence[str]) -> RunConfig:
+    """Compose conf/train.yaml; UserError for init=, since only fresh models are measured."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = from_hydra(RunConfig, compose("train", [*overrides, "name=benchmark"]))
+    if config.init is not None:
+        raise UserError("init: only fresh models are measured. Remove it.")
+    return config
+
+
+def machine(config: RunConfig) -> dict[str, str]:
+    """Describe what figures were measured on."""
+    device = resolve_device(config.device)
+    return {"device": device.type, "precision": Precision.resolve(config.precision, device)} | environment(device)
 
 
 def measure_training(config: RunConfig, *, updates: int, repeats: int, trace: Path | None) -> dict[str, float]:
     """Train a fresh model at its peak learning rate; medians of `repeats` stretches of `updates`.
 
-    Tokens are real target tokens. `utilisation`: the operations of training a second over those of plain matrix products.
-    `trace`: where to write a profile for chrome://tracing and Perfetto.
+    Tokens are real target tokens. `trace`: where to write a profile for chrome://tracing and Perfetto.
     """
     fetch_default(config.data.path)
     device = resolve_device(config.device)
-    precision = Precision.resolve(config.precision, device)
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair())
-    model = new_model(config, corpus, device)
+    model, precision = new_model(config, corpus, device), Precision.resolve(config.precision, device)
     with (
         tempfile.TemporaryDirectory() as folder,
         closing(Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)) as trainer,
@@ -57,9 +73,6 @@ def measure_training(config: RunConfig, *, updates: int, repeats: int, trace: Pa
         figures = {name: statistics.median(stretch[name] for stretch in stretches) for name in stretches[0]}
         figures["peak_memory_gib"] = peak_memory(device)
         figures["model_gflops"] = flops * figures["tokens_per_second"] / 1e9
-        rows = round(figures["tokens_per_update"] / config.train.batches_of_update)
-        figures["products_gflops"] = product_gflops(rows, config.model.d_model, config.model.d_ff, device, precision.dtype)
-        figures["utilisation"] = figures["model_gflops"] / figures["products_gflops"]
         return figures | phase_shares(trainer, batches, trace)
 
 
@@ -77,8 +90,7 @@ def train(trainer: Trainer, batches: Iterator[Batch], updates: int) -> dict[str,
     seconds = time.perf_counter() - start
     tokens = sum(batch.num_tokens for batch in used)
     return {
-        "tokens_per_second": tokens / seconds, "sentences_per_second": sum(len(batch.source) for batch in used) / seconds,
-        "seconds_per_update": seconds / updates, "tokens_per_update": tokens / updates,
+        "tokens_per_second": tokens / seconds, "updates_per_second": updates / seconds, "tokens_per_update": tokens / updates,
         "padding": statistics.fmean(batch.padding for batch in used), "loss": loss}
 
 
@@ -92,47 +104,28 @@ def flops_per_token(trainer: Trainer, batches: list[Batch]) -> float:
     return counter.get_total_flops() / sum(batch.num_tokens for batch in batches)
 
 
-def product_gflops(rows: int, inputs: int, outputs: int, device: torch.device, dtype: torch.dtype) -> float:
-    """Measure GFLOP/s of products of (rows, inputs) and (inputs, outputs) matrices."""
-    left, right = (torch.randn(*shape, device=device).to(dtype) for shape in ((rows, inputs), (inputs, outputs)))
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(PRODUCTS):
-            product = left @ right
-        product[0, 0].item()  # waits for a GPU
-        times.append(time.perf_counter() - start)
-    return 2 * PRODUCTS * rows * inputs * outputs / statistics.median(times) / 1e9
-
-
 def phase_shares(trainer: Trainer, batches: Iterator[Batch], trace: Path | None) -> dict[str, float]:
-    """Return the share of each phase in the time of all, by PyTorch's profiler."""
+    """Return the share of each phase in the time of all; a GPU finishes each before the next begins."""
     on_gpu = trainer.updater.device.type == "cuda"
-    if on_gpu:
-        trainer.updater.phase = synchronised_phase
-    with profile(
-        activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu,
-        experimental_config=_ExperimentalConfig(profile_all_threads=True),
-    ) as recorded:
+    by_thread: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+
+    @contextmanager
+    def timed_phase(name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        with record_function(name):
+            yield
+            if on_gpu and not torch.cuda.is_current_stream_capturing():
+                torch.cuda.synchronize()
+        by_thread[name][threading.get_ident()] += time.perf_counter() - start
+
+    trainer.updater.phase = timed_phase
+    profiler = profile(experimental_config=_ExperimentalConfig(profile_all_threads=True)) if trace else nullcontext()
+    with profiler as recorded:
         train(trainer, batches, PROFILED_UPDATES)
-    trainer.updater.phase = record_function
-    if trace is not None:
+    if trace and recorded:
         trace.parent.mkdir(parents=True, exist_ok=True)
         recorded.export_chrome_trace(str(trace))
-    by_thread: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for event in recorded.events() or ():
-        if event.name in PHASES and event.device_type == DeviceType.CPU:  # a GPU's events have the same names
-            by_thread[event.name][event.thread] += event.cpu_time_total
     spent = {name: statistics.fmean(threads.values()) for name, threads in by_thread.items()}  # threads run side by side
     if "replay" in spent:  # a capture contains the other two
         spent["replay"] -= spent.get("forward", 0) + spent.get("backward", 0)
     return {f"share_{name}": seconds / sum(spent.values()) for name, seconds in spent.items()}
-
-
-@contextmanager
-def synchronised_phase(name: str) -> Iterator[None]:
-    """Let a GPU finish a phase's work before the next begins, unless the work is being captured."""
-    with record_function(name):
-        yield
-        if not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize()

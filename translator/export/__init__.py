@@ -1,8 +1,8 @@
-"""Write trained models for other programs: one module for each program, and the folder, card and checks they share.
+"""Write trained models for other programs: one module for each program; `decoding` says what they can express.
 
-Begin with `exporters`; `ctranslate2` and `huggingface` write, `decoding` says how a program must search.
+Begin with `command`; `ctranslate2` and `huggingface` write, `card` describes.
 """
 
-from translator.export.exporters import exportable, module_of
+from translator.export.command import exportable, module_of
 
 __all__ = ["exportable", "module_of"]

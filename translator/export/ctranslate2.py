@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import ctranslate2
 import numpy as np
 import torch
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
-from sentencepiece import SentencePieceProcessor
 from torch import nn
 
-from translator.export.decoding import Decoding
-from translator.export.exporters import require_supported
+from translator.export.decoding import Decoding, require_supported
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.layers import GatedFeedForward
@@ -33,8 +29,6 @@ SUPPORTED = {
 # Finished hypotheses give up their places in CTranslate2's beam, but not in this project's: with this much patience its search
 # runs long enough to find the same.
 LONG_PATIENCE = 2.0
-JOINT_FILES = ("tokenizer.model",) * 2
-SEPARATE_FILES = ("tokenizer.source.model", "tokenizer.target.model")
 LIBRARY = "ctranslate2"
 USAGE = """\
 import ctranslate2
@@ -53,9 +47,7 @@ print(target.decode([result.hypotheses[0] for result in results]))
 """
 
 
-def write(
-    translator: Translator, decoding: Decoding, folder: Path, quantization: Literal["float32", "float16", "int8"]
-) -> None:
+def write(translator: Translator, decoding: Decoding, folder: Path, quantization: str) -> None:
     """Write the model, its vocabularies and its tokenizers. Raises UserError for a model or a search it cannot express."""
     patience = decoding.search.patience
     if decoding.search.keep_places and patience is None:
@@ -86,25 +78,6 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
         options=", ".join(f"{name}={value!r}" for name, value in options.items()))
 
 
-def decoder(
-    folder: Path, decoding: Decoding, *, device: str, threads: int, batch_size: int
-) -> Callable[[Sequence[str]], list[str]]:
-    """Return a function that translates as the code of `usage` does, with `threads` workers of one thread each."""
-    model = ctranslate2.Translator(str(folder), device=device, inter_threads=threads, intra_threads=1)
-    files = JOINT_FILES if (folder / JOINT_FILES[0]).exists() else SEPARATE_FILES
-    source, target = (SentencePieceProcessor(str(folder / file)) for file in files)
-    options = _options(decoding, target.id_to_piece([PAD_ID, UNK_ID, BOS_ID]))
-
-    def translate(texts: Sequence[str]) -> list[str]:
-        sentences = source.encode(list(texts), out_type=str)
-        longest = max(len(sentence) + 1 for sentence in sentences)
-        results = model.translate_batch(
-            sentences, **options, max_decoding_length=decoding.most(longest), max_batch_size=batch_size)
-        return list(target.decode([result.hypotheses[0] for result in results]))
-
-    return translate
-
-
 def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
     """Return CTranslate2's options for the same search. `never`: pieces that no output may hold."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
@@ -116,7 +89,8 @@ def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
 
 
 def _tokenizer_files(translator: Translator) -> tuple[str, str]:
-    return JOINT_FILES if translator.source_tokenizer is translator.target_tokenizer else SEPARATE_FILES
+    joint = translator.source_tokenizer is translator.target_tokenizer
+    return ("tokenizer.model",) * 2 if joint else ("tokenizer.source.model", "tokenizer.target.model")
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
-"""How another program must search to find the same translations."""
+"""What other programs can express of a model and its search."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,13 @@ from translator.config.options import ModelConfig, SearchConfig
 from translator.runtime.errors import UserError
 
 # Options of a search that exports carry, or that change nothing in plain beam search. Every other one must be off.
-CARRIED = frozenset((
+SEARCH_CARRIED = frozenset((
     "beam_size", "keep_places", "patience", "length_penalty", "length_penalty_form", "max_length", "max_length_ratio",
     "max_length_extra", "max_source_tokens", "split_sentences", "batch_tokens", "diversity", "seed"))
+# Options of a model that every exporter carries. Of any other, an exporter lists the values it knows.
+MODEL_CARRIED = frozenset((
+    "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions", "output_bias", "embeddings", "dropout",
+    "attention_dropout", "activation_dropout"))
 # Tokens of a translation, if the run does not say.
 TYPICAL_LENGTH = 20
 
@@ -36,13 +41,8 @@ class Decoding:
                 raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
         return cls(search, _power(search, mean_length or TYPICAL_LENGTH), _positions(search, model))
 
-    def most(self, source: int) -> int:
-        """Return the most tokens of an output, EOS not counted, for a source of `source` tokens, EOS counted."""
-        most = int(self.search.max_length_ratio * source) + self.search.max_length_extra
-        return most if self.search.max_length is None else min(self.search.max_length, most)
-
     def limit(self, source: str) -> str:
-        """Return `most` as a Python expression of the expression `source`."""
+        """Return Python code for the most tokens of an output, EOS not counted. `source`: code for those of its source."""
         limit = f"int({self.search.max_length_ratio} * {source}) + {self.search.max_length_extra}"
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
 
@@ -54,7 +54,7 @@ def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
 
 def _off(search: SearchConfig) -> dict[str, Any]:
     """Return the values by which options are off, of all that no export carries; options added later are among them."""
-    defaults = {field.name: field.default for field in dataclasses.fields(search) if field.name not in CARRIED}
+    defaults = {field.name: field.default for field in dataclasses.fields(search) if field.name not in SEARCH_CARRIED}
     return defaults | {"n_best": 1, "min_length": 1}
 
 
@@ -77,3 +77,17 @@ def _positions(search: SearchConfig, model: ModelConfig) -> int:
         return model.max_positions
     output = int(search.max_source_tokens * search.max_length_ratio) + search.max_length_extra
     return max(search.max_source_tokens, 1 + min(output, search.max_length or output))
+
+
+def require_supported(config: ModelConfig, program: str, supported: Mapping[str, Collection[object]]) -> None:
+    """Raise UserError for an option that the exporter to `program` does not know, or of a value it does not know.
+
+    `supported`: known values by option. Options that are neither there nor in MODEL_CARRIED must have their default.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        known = supported.get(field.name, (field.default,))
+        values = value if isinstance(value, tuple) else (value,)  # windows may be given layer by layer
+        if field.name not in MODEL_CARRIED and not all(each in known for each in values):
+            names = ", ".join("null" if each is None else str(each) for each in known)
+            raise UserError(f"model.{field.name}={value}: {program} cannot run such a model. Train one with {names}.")

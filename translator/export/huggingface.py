@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from huggingface_hub import HfApi
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     BlenderbotConfig,
     BlenderbotForConditionalGeneration,
     GenerationConfig,
@@ -26,8 +23,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from translator.export.decoding import Decoding
-from translator.export.exporters import require_supported
+from translator.export.decoding import Decoding, require_supported
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.transformer import Transformer
@@ -84,31 +80,6 @@ def write(translator: Translator, decoding: Decoding, folder: Path, dtype: torch
 def usage(translator: Translator, decoding: Decoding, name: str) -> str:
     """Return Python code that translates with the export of this name, a folder or a hub id."""
     return USAGE.format(name=name, limit=decoding.limit('batch["input_ids"].shape[1]'))
-
-
-def decoder(
-    folder: Path, decoding: Decoding, *, device: str, threads: int, batch_size: int
-) -> Callable[[Sequence[str]], list[str]]:
-    """Return a function that translates as the code of `usage` does, in batches of texts of like length."""
-    torch.set_num_threads(threads)
-    disable_progress_bar()
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto", trust_remote_code=False).to(device)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    config = generation_config(decoding)
-
-    def translate(texts: Sequence[str]) -> list[str]:
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        translations = [""] * len(texts)
-        for first in range(0, len(order), batch_size):
-            numbers = order[first : first + batch_size]
-            batch = tokenizer([texts[i] for i in numbers], return_tensors="pt", padding=True).to(device)
-            config.max_new_tokens = 1 + decoding.most(batch["input_ids"].shape[1])
-            outputs = model.generate(**batch, generation_config=config)
-            for i, translation in zip(numbers, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
-                translations[i] = translation
-        return translations
-
-    return translate
 
 
 def push(folder: Path, repository: str) -> str:

@@ -38,11 +38,10 @@ from translator.data.batching import pad
 from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
 from translator.export import decoding as to_decoding
-from translator.export import exporters
 from translator.export import huggingface as to_huggingface
 from translator.export.card import model_card
+from translator.export.command import replaced
 from translator.export.decoding import Decoding
-from translator.export.folder import replaced
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
@@ -217,7 +216,7 @@ def with_option(config: ModelConfig | SearchConfig, option: str, value: object) 
     ("positions", "alibi"), ("activation", "relu2"), ("norm", "sandwich"), ("tied", "source"), ("output_bias", True)])
 def test_a_model_option_an_exporter_does_not_know_is_refused(program, write, option, value, monkeypatch):
     """Whatever is added to conf/model, no exporter leaves it out in silence."""
-    monkeypatch.setattr(exporters, "CARRIED", exporters.CARRIED - {"output_bias"})  # as if it were new
+    monkeypatch.setattr(to_decoding, "MODEL_CARRIED", to_decoding.MODEL_CARRIED - {"output_bias"})  # as if it were new
     model = random_model()
     model.config = with_option(model.config, option, value)
     with pytest.raises(UserError, match=f"model.{option}={value}: {program} "):
@@ -226,7 +225,7 @@ def test_a_model_option_an_exporter_does_not_know_is_refused(program, write, opt
 
 @pytest.mark.parametrize(("option", "value"), [("length_penalty_form", "wu2016"), ("patience", 2.0)])
 def test_a_search_option_exports_do_not_know_is_refused(option, value, monkeypatch):
-    monkeypatch.setattr(to_decoding, "CARRIED", to_decoding.CARRIED - {"patience"})  # as if it were new
+    monkeypatch.setattr(to_decoding, "SEARCH_CARRIED", to_decoding.SEARCH_CARRIED - {"patience"})  # as if it were new
     assert Decoding.nearest(BEAM, model_config(), None).length_penalty == BEAM.length_penalty
     with pytest.raises(UserError, match=f"search.{option}={value}: "):
         Decoding.nearest(with_option(BEAM, option, value), model_config(), None)
@@ -411,7 +410,7 @@ def test_the_longest_output_is_the_same_everywhere():
         decoding = Decoding.nearest(search, model_config(), None)
         for tokens in range(1, 60):
             (ours,) = length_limits(torch.full((1, tokens), 5), search)[1].tolist()
-            assert ours == decoding.most(tokens) == eval(decoding.limit(str(tokens)))  # as its users' Python will
+            assert ours == eval(decoding.limit(str(tokens)))  # as its users' Python will
 
 
 @pytest.mark.parametrize(("options", "words"), [

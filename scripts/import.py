@@ -3,7 +3,7 @@
 from translator.cli import options_given, run_script
 
 from translator.config.options import RunConfig
-from translator.pretrained.command import import_run
+from translator.pretrained.loading import import_run
 
 if __name__ == "__main__":
     run_script(lambda config: import_run(config, options_given()), RunConfig, "train")

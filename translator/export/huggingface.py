@@ -27,7 +27,7 @@ from translator.export.decoding import Decoding, require_supported
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.transformer import Transformer
-from translator.pretrained.naming import weight_names, with_channels_in_order
+from translator.pretrained.huggingface import weight_names, with_channels_in_order
 from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer

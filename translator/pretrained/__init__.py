@@ -3,7 +3,7 @@
 Begin with `loading`; `huggingface` converts models of `transformers`.
 """
 
+from translator.pretrained.huggingface import Pretrained
 from translator.pretrained.loading import adopt, load_pretrained, without_weights
-from translator.pretrained.parts import Pretrained
 
 __all__ = ["Pretrained", "adopt", "load_pretrained", "without_weights"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from translator.config.building import build
-from translator.config.options import ModelConfig, RunConfig
-from translator.pretrained.families import FAMILIES
-from translator.pretrained.naming import weight_names, with_channels_in_order
-from translator.pretrained.parts import Family, Pretrained
+from translator.config.options import ModelConfig, RunConfig, TokenizerConfig
 from translator.pretrained.vocabulary import Vocabulary, arrange, renumber, segmentation
+from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, Tokenizer
 
@@ -29,6 +28,49 @@ REQUIRED = {
 NEVER_RUN: dict[str, Any] = {"trust_remote_code": False}
 # Added to the logit of pieces that are never output: their probability is then lost in rounding.
 SILENCE = -30.0
+# A layer's modules: their name in `transformers`, and here.
+PARTS = {
+    "self_attn.q_proj": "self_attention.W_q", "self_attn.k_proj": "self_attention.W_k",
+    "self_attn.v_proj": "self_attention.W_v", "self_attn.out_proj": "self_attention.W_o",
+    "encoder_attn.q_proj": "cross_attention.W_q", "encoder_attn.k_proj": "cross_attention.W_k",
+    "encoder_attn.v_proj": "cross_attention.W_v", "encoder_attn.out_proj": "cross_attention.W_o",
+    "encoder_attn_layer_norm": "around_cross.norm", "fc1": "feed_forward.inner", "fc2": "feed_forward.outer",
+    "final_layer_norm": "around_feed_forward.norm"}
+SELF_NORM = {"encoder": "around_attention.norm", "decoder": "around_self.norm"}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A converted model: its options, its vocabulary and its weights."""
+
+    source: str  # the folder or the hub id it came from
+    model: ModelConfig
+    tokenizer: TokenizerConfig
+    tokenizers: tuple[Tokenizer, Tokenizer]  # the source's and the target's
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class Side:
+    """How the source, or the target, of another toolkit's model becomes rows of its embeddings."""
+
+    pieces: bytes  # a SentencePiece model, whose own ids are not used
+    rows: Mapping[str, int]  # the row of each piece that has one
+    unknown: int
+    tag: str | None  # the piece that every text begins with
+
+
+@dataclass(frozen=True)
+class Family:
+    """What Marian's models and M2M-100's do differently."""
+
+    norm: Literal["pre", "post"]
+    source: Side
+    target: Side
+    tags: frozenset[str]  # pieces that name languages and are no text
+    bias: Tensor  # of the output projection
+    silent: tuple[int, ...]  # rows that are never output, and take no probability
+    positions: Tensor | None  # the table of positions (T, D); None: sines in the first half of the channels, then cosines
 
 
 def load(source: str, config: RunConfig) -> Pretrained:
@@ -51,24 +93,13 @@ def _read(source: str) -> tuple[Any, Any]:
             "`make .venv/ready-huggingface`, or pip install '.[huggingface]'.") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    with warnings.catch_warnings(), _user_errors():
-        warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and does not use it
-        config = transformers.AutoConfig.from_pretrained(source, **NEVER_RUN)
-        _require_convertible(config)
-        model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **NEVER_RUN)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **NEVER_RUN)
-    if lacking := sorted([*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]):
-        raise UserError(f"damaged: weights missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
-    if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
-        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}. Only those of Marian and M2M-100 can be converted.")
-    return model.eval(), tokenizer
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Marian's tokenizer asks for sacremoses, and does not use it
+            _require_convertible(transformers.AutoConfig.from_pretrained(source, **NEVER_RUN))
+            model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+                source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **NEVER_RUN)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **NEVER_RUN)
     except UserError:
         raise
     except Exception as error:  # of any kind that transformers, and what it builds on, may raise
@@ -76,6 +107,60 @@ def _user_errors() -> Iterator[None]:
             kinds = " or ".join(FAMILIES)
             raise UserError(f"it has Python code of its own, which is never run. Name a model of type {kinds}.") from error
         raise UserError(f"neither a run folder nor a model that transformers can load: {str(error)[:300]}") from error
+    if lacking := sorted([*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]):
+        raise UserError(f"damaged: weights missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
+    if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
+        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}. Only those of Marian and M2M-100 can be converted.")
+    return model.eval(), tokenizer
+
+
+def marian(model: Any, tokenizer: Any, config: RunConfig) -> Family:
+    """Describe a MarianMTModel. If it has several target languages, a tag on the source names one.
+
+    Junczys-Dowmunt et al. 2018, https://arxiv.org/abs/1804.00344; the OPUS-MT models: Tiedemann and Thottingal 2020,
+    https://aclanthology.org/2020.eamt-1.61.
+    """
+    tags = frozenset(piece for piece in tokenizer.encoder if piece.startswith(">>") and piece.endswith("<<"))
+    wanted = config.tokenizer.source_tag
+    tag = _choose_tag("source_tag", wanted, f">>{config.data.target}<<", tags) if tags or wanted else None
+    target_rows = tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
+    unknown = tokenizer.unk_token
+    return Family(
+        norm="post",
+        source=Side(tokenizer.spm_source.serialized_model_proto(), tokenizer.encoder, tokenizer.encoder[unknown], tag),
+        target=Side(tokenizer.spm_target.serialized_model_proto(), target_rows, target_rows[unknown], None),
+        tags=tags, bias=model.final_logits_bias[0], silent=(model.config.pad_token_id,), positions=None)
+
+
+def m2m100(model: Any, tokenizer: Any, config: RunConfig) -> Family:
+    """Describe an M2M100ForConditionalGeneration. Each side begins with the tag of its language.
+
+    Fan et al. 2020, https://arxiv.org/abs/2010.11125.
+    """
+    size = model.config.vocab_size
+    tags = {tag: row for tag, row in tokenizer.lang_token_to_id.items() if row < size}
+
+    def side(option: str, wanted: str | None, language: str) -> Side:
+        return Side(
+            tokenizer.sp_model.serialized_model_proto(), tokenizer.encoder | tags, tokenizer.encoder[tokenizer.unk_token],
+            _choose_tag(option, wanted, f"__{language}__", frozenset(tags)))
+
+    table = model.get_encoder().embed_positions
+    first = table.padding_idx + 1  # the position of a first token
+    return Family(
+        norm="pre", source=side("source_tag", config.tokenizer.source_tag, config.data.source),
+        target=side("target_tag", config.tokenizer.target_tag, config.data.target), tags=frozenset(tags),
+        bias=torch.zeros(size), silent=(), positions=table.weights[first : first + model.config.max_position_embeddings])
+
+
+def _choose_tag(option: str, wanted: str | None, usual: str, tags: frozenset[str]) -> str:
+    tag = wanted or usual
+    if tag not in tags:
+        raise UserError(f"tokenizer.{option}={tag}: the model has no such tag. Choose one of {', '.join(sorted(tags))}.")
+    return tag
+
+
+FAMILIES = {"marian": marian, "m2m_100": m2m100}  # by `model_type` in config.json
 
 
 def _require_convertible(theirs: Any) -> None:
@@ -154,3 +239,25 @@ def _bias(family: Family, rows: Sequence[int]) -> Tensor:
             bias[i] += SILENCE
         used.add(rows[i])
     return bias
+
+
+def weight_names(encoder_layers: int, decoder_layers: int) -> dict[str, str]:
+    """Return the name here of each weight and bias, by its name in `transformers`; without embeddings and output."""
+    names = {}
+    for side, layers in (("encoder", encoder_layers), ("decoder", decoder_layers)):
+        names[f"model.{side}.layer_norm"] = f"{side}_norm"
+        for layer in range(layers):
+            for theirs, ours in (PARTS | {"self_attn_layer_norm": SELF_NORM[side]}).items():
+                names[f"model.{side}.layers.{layer}.{theirs}"] = f"{side}.{layer}.{ours}"
+    return {f"{theirs}.{kind}": f"{ours}.{kind}" for theirs, ours in names.items() for kind in ("weight", "bias")}
+
+
+def with_channels_in_order(weights: Weights, order: Tensor) -> Weights:
+    """Return the same model with the channels of its hidden states, (D,), in another order; by this project's names."""
+    ordered = {}
+    for name, tensor in weights.items():
+        if re.search(r"(W_o|outer|norm)\.(weight|bias)$", name):  # writes channels
+            ordered[name] = tensor[order]
+        else:  # reads channels, and has one bias for each of its own outputs
+            ordered[name] = tensor[:, order] if tensor.dim() == 2 else tensor
+    return ordered

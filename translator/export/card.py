@@ -60,10 +60,8 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
     config = folder.load_config()
     data = config.data
     base = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
-    licence = dataset = None
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
-    if trained:
-        licence, dataset = _dataset_card(data)
+    licence, dataset = _dataset_card(data) if trained else (None, None)
     corpus = dataset or (Path(data.path).name if data.path else "files")
     scores, beam_size = _scores(folder, corpus)
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
@@ -82,7 +80,7 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
 
 
 def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | None]:
-    """Return what `make evaluate` found on the test split, and by which beam size; nothing if it was not run."""
+    """Return the scores that `make evaluate` found on the test split, and its beam size."""
     file = folder.path / "evaluation-test" / "scores.json"
     try:
         evaluation = json.loads(file.read_text(encoding="utf-8"))
@@ -102,10 +100,8 @@ def _dataset_card(data: DataConfig) -> tuple[str | None, str | None]:
     if data.path is None:
         return None, None
     dataset = hub_id(data.path)
-    file: Any = Path(data.path) / "README.md"
-    with suppress(HFValidationError, OSError, ValueError, yaml.YAMLError):
-        if dataset is not None:
-            file = try_to_load_from_cache(dataset, "README.md", repo_type="dataset")
-        if isinstance(file, str | Path):
-            return DatasetCard(Path(file).read_text(encoding="utf-8")).data.get("license"), dataset
+    with suppress(HFValidationError, OSError, TypeError, ValueError, yaml.YAMLError):
+        cached: Any = dataset and try_to_load_from_cache(dataset, "README.md", repo_type="dataset")
+        file = Path(cached) if dataset else Path(data.path) / "README.md"  # TypeError where nothing is cached
+        return DatasetCard(file.read_text(encoding="utf-8")).data.get("license"), dataset
     return None, None

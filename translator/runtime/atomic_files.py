@@ -21,8 +21,6 @@ from translator.runtime.errors import UserError
 
 Weights = dict[str, Tensor]
 SUM = "sha256"  # the key of a file's own checksum
-ROOM = 1 << 20  # bytes that a folder must have room for before work begins: a report with its pictures takes as much
-LARGEST = 1 << 28  # bytes of the largest file that is read as a whole; weights are not
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk or quota: only writing raises them
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 
@@ -64,7 +62,7 @@ def _checksum(tensors: Weights) -> str:
 
 def sealed(state: Mapping[str, Any]) -> str:
     """Return a state as JSON, with its checksum."""
-    return json.dumps({SUM: hashlib.sha256(_canonical(state)).hexdigest(), "state": state}, indent=1) + "\n"
+    return json.dumps({SUM: _state_checksum(state), "state": state}, indent=1) + "\n"
 
 
 def unsealed(path: Path) -> dict[str, Any]:
@@ -74,24 +72,22 @@ def unsealed(path: Path) -> dict[str, Any]:
         expected, state = content[SUM], content["state"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: damaged checkpoint: {error}") from error
-    if hashlib.sha256(_canonical(state)).hexdigest() != expected:
+    if _state_checksum(state) != expected:
         raise UserError(f"{path}: damaged checkpoint: the checksum differs")
     return state
 
 
-def read_plain(path: Path, limit: int = LARGEST) -> bytes:
+def _state_checksum(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def read_plain(path: Path, limit: int = 1 << 28) -> bytes:
     """Return the content of a regular file of at most `limit` bytes. OSError for any other: /dev/zero or a FIFO never end."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, "no such file, or not a regular one", str(path))
-    with path.open("rb") as file:
-        content = file.read(limit + 1) if path.stat().st_size <= limit else None
-    if content is None or len(content) > limit:
+    if path.stat().st_size > limit:
         raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
-    return content
-
-
-def _canonical(state: Mapping[str, Any]) -> bytes:
-    return json.dumps(state, sort_keys=True).encode()
+    return path.read_bytes()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -140,7 +136,7 @@ def require_writable(folder: Path) -> None:
     if not existing.is_dir():
         raise UserError(f"{existing}: is a file, not a folder. Name another folder, or move the file.")
     with writing(folder), tempfile.TemporaryFile(dir=existing) as probe:
-        probe.write(bytes(ROOM))
+        probe.write(bytes(1 << 20))  # as much as a report with its pictures takes
         probe.flush()
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
 
 from tqdm import tqdm
 
 from translator.runtime.distributed import is_main_process
 from translator.runtime.errors import UserError
 
-APART = "  "  # between figures
-DEFAULT_BAR = 10  # columns of tqdm's bar where it does not know the terminal's width
 LINE_SECONDS = 30  # between lines where stderr is no terminal
 
 
@@ -29,34 +26,19 @@ def require_stdout(what: str, instead: str) -> None:
         raise UserError(f"stdout: is closed, and {what} would be lost. {instead}")
 
 
-class WholeFigures(tqdm):
-    """A progress bar that drops the last figures on a narrow terminal, where tqdm would cut a number."""
-
-    @staticmethod
-    def format_meter(*measured: Any, ncols: int | None = None, postfix: str | None = None, **options: Any) -> str:
-        """Return the line for a terminal of `ncols` columns; `postfix`: figures joined by `APART`."""
-        figures = (postfix or "").split(APART)
-        while figures and ncols:
-            line = tqdm.format_meter(*measured, postfix=APART.join(figures), **options)
-            if len(line) - DEFAULT_BAR < ncols:
-                break
-            figures.pop()
-        return tqdm.format_meter(*measured, ncols=ncols, postfix=APART.join(figures), **options)
-
-
 class Progress:
     """A progress bar with the time left on a terminal; elsewhere a line every half minute."""
 
     def __init__(self, *, done: float) -> None:
         """`done`: the fraction done before, 0 to 1."""
-        self._bar = WholeFigures(
+        self._bar = tqdm(
             total=1.0, initial=done, file=sys.stderr, disable=not (is_main_process() and sys.stderr.isatty()), smoothing=0.1,
             bar_format="{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", leave=False, dynamic_ncols=True)
         self._last_line = time.monotonic()
 
     def advance(self, done: float, *figures: str) -> None:
         """Show the fraction done, with figures such as `loss 3.21`."""
-        text = APART.join(figures)
+        text = "  ".join(figures)
         self._bar.n = done
         self._bar.set_postfix_str(text)
         if self._bar.disable and time.monotonic() - self._last_line >= LINE_SECONDS:

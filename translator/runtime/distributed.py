@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # to import what shards takes a second, which one process alo
 T = TypeVar("T")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-
 # How gloo reports a process that is gone or late.
 UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
 
@@ -66,18 +65,15 @@ def process_group(device: str, *, minutes: float) -> Iterator[None]:
 
 
 def rank() -> int:
-    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_main_process() -> bool:
-    """Return whether this process decides, writes and logs."""
-    return rank() == 0
+    return rank() == 0  # which decides, writes and logs
 
 
 def sum_over_processes(*values: float) -> list[float]:
@@ -145,9 +141,8 @@ class SideGroup:
 
     def __init__(self, *, minutes: float) -> None:
         """Every process must make one, at the same place. `minutes`: how long to wait for a process."""
-        # A group of its own: training sends messages at any time between.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if world_size() > 1 else None
-        self._ending = threading.Event()
+        self._ending = threading.Event()  # the group is not training's, which sends messages at any time
 
     def end(self) -> None:
         """Make the threads raise CancelledError soon."""
@@ -168,17 +163,16 @@ class SideGroup:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor of which each process may hold a shard, or a part of its sum; every process must ask."""
+    """Return the whole of a tensor of which processes may hold shards, or parts of its sum. Every process must call."""
     if not _in_shards(tensor):
         return tensor
     return stack_full_tensors([tensor])[0] if tensor.placements[0].is_shard() else tensor.full_tensor()
 
 
 def stack_full_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape (M, ...), whole, on top of each other: (N, M, ...). Every process must ask.
+    """Stack N tensors of one shape (M, ...), or their shards: (N, M, ...). Every process must call.
 
-    All shards come in one message, which is waited for. PyTorch's `full_tensor` sends one a tensor, and once a process
-    training on a CPU has died in it, of a segmentation fault.
+    All shards come in one message. PyTorch's `full_tensor` sends one a tensor, and has once crashed in training on a CPU.
     """
     if not _in_shards(tensors[0]):
         return torch.stack(list(tensors))
@@ -189,7 +183,7 @@ def stack_full_tensors(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def full_tensors_on_main(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, whole; of shards the first process alone keeps them, on the CPU, one after the other."""
+    """Return whole tensors. Those in shards are moved to the CPU one by one, and only the main process keeps them."""
     kept = {}
     for name, tensor in tensors.items():
         of_shards, tensor = _in_shards(tensor), full_tensor(tensor)
@@ -199,7 +193,7 @@ def full_tensors_on_main(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A tensor, which all processes have alike, as `other` is held: whole, or in shards."""
+    """Return a tensor that is the same in all processes as `other` is held: whole, or in shards."""
     if not _in_shards(other):
         return full_tensor(tensor)
     if _in_shards(tensor):
@@ -211,14 +205,13 @@ def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Whether each process holds a part of it (a DTensor): an attribute tells without importing the class."""
-    return hasattr(tensor, "placements")
+    return hasattr(tensor, "placements")  # of a DTensor, whose class takes long to import
 
 
 def shard_module(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> nn.Module:
-    """The module, of whose weights, the first process's, each holds a shard; part by part they come together for use (FSDP2).
+    """Shard the main process's weights over all processes (FSDP2), and return the module. `parts` are gathered one by one.
 
-    One process is waited for so many minutes at a time.
+    `minutes`: how long to wait for a process.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard

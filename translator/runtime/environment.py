@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -26,21 +27,15 @@ def environment(device: torch.device) -> dict[str, str]:
 
 def processor() -> str:
     """Return the processor's name."""
-    try:
-        named = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:  # no Linux
-        named = None
+    cpuinfo = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return named[1] if named else platform.processor() or platform.machine()
 
 
 def commit() -> str:
     """Return the commit of this code; empty where it is not in a Git repository of its own."""
     root = Path(translator.__file__).resolve().parent.parent
-    if not (root / ".git").exists():
+    if not (root / ".git").exists() or not shutil.which("git"):
         return ""
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return f"commit {described.stdout.strip()}"
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
+    return f"commit {described.stdout.strip()}" if described.stdout else ""

@@ -6,13 +6,13 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from translator.runtime.atomic_files import read_plain, require_no_link, write_text
-from translator.runtime.errors import UserError, one_line
+from translator.runtime.errors import UserError
 
 
 def locked(file: Path, message: str) -> FileLock:
@@ -33,14 +33,9 @@ def sole_user(folder: Path) -> Iterator[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     holder = folder / ".lock.holder"
-    try:
-        lock = FileLock(require_no_link(folder / ".lock")).acquire(blocking=False)
-    except Timeout:
-        other = "another process"
-        with suppress(OSError):
-            other = one_line(read_plain(holder).decode(errors="replace"))
-        raise UserError(f"{folder}: {other} is at work here. Wait for its end, stop it, or choose another name=.") from None
-    with lock:
+    other = read_plain(holder).decode(errors="replace") if holder.is_file() else "another process"
+    with locked(require_no_link(folder / ".lock"),
+                f"{folder}: {other} is at work here. Wait for its end, stop it, or choose another name=."):
         write_text(holder, f"process {os.getpid()} on {socket.gethostname()}\n")
         try:
             yield

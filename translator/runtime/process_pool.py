@@ -18,10 +18,8 @@ from typing import Any, Protocol, TypeVar
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
-# Answers for each worker that may wait for an earlier one.
-AHEAD = 2
-# Seconds without an answer before a warning: one takes seconds, or with a large model some minutes.
-PATIENCE = 600
+AHEAD = 2  # answers for each worker that may wait for an earlier one
+PATIENCE = 600  # seconds without an answer before a warning: one takes seconds, or with a large model some minutes
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -29,7 +27,7 @@ Make = Callable[[], Callable[[Question], Answer]]
 
 
 class InOrder(Protocol):
-    """A way to have questions answered by what `make` makes, in their order."""
+    """A function that yields the answers to questions in their order, by what `make` makes."""
 
     def __call__(self, make: Make[Question, Answer], questions: Iterable[Question]) -> Iterator[Answer]: ...
 
@@ -55,10 +53,8 @@ def in_order(make: Make[Question, Answer], questions: Iterable[Question], *, wor
 
 
 @contextmanager
-def answering(
-    make: Make[Question, Answer], *, workers: int, remedy: str
-) -> Iterator[Callable[[Iterable[Question]], Iterator[Answer]]]:
-    """Start workers that answer questions as in `in_order`, call after call; end them with the context."""
+def answering(make: Make[Question, Answer], *, workers: int, remedy: str) -> Iterator[Callable[..., Iterator[Answer]]]:
+    """Yield a function that answers questions as `in_order` does, call after call, by the same workers."""
     context = multiprocessing.get_context("spawn")  # a fork would copy a half of OpenMP's threads
     pipes, processes = [], []
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which workers inherit: Ctrl-C is for the parent

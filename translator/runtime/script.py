@@ -17,14 +17,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from translator.runtime.errors import (
-    INTERRUPTED_EXIT_CODE,
-    USER_ERROR_EXIT_CODE,
-    UserError,
-    is_out_of_memory,
-    no_such_option,
-    one_line,
-)
+from translator.runtime import errors
+from translator.runtime.errors import UserError
 from translator.runtime.overrides import ARGS, split_words, take_literally
 
 GRACE_SECONDS = 3  # in which the main process may end the others
@@ -39,30 +33,27 @@ def one_line_errors() -> Iterator[None]:
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report
     threading.excepthook = _report_once
-    sys.argv[1:] = take_literally([*sys.argv[1:], *split_words(os.environ.pop(ARGS, ""))])
     if signal.getsignal(signal.SIGINT) is _leave:  # the imports are over
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        sys.argv[1:] = take_literally([*sys.argv[1:], *split_words(os.environ.pop(ARGS, ""))])
         yield
-        if error := _flush_stdout():
-            raise error
+        sys.stdout.flush()
     except UserError as error:
         _exit(str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED_EXIT_CODE)
+        sys.exit(errors.INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:  # the reader of stdout has left, as in `... | head`
         _discard_stdout()
     except Exception as error:
         if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # OSError from Python 3.13 on
             _exit(str(error))
         if {type(error).__module__.split(".")[0], _raised_in(error)} & {"hydra", "omegaconf"}:
-            _exit(_misnamed(error.__cause__) or _unquoted(error) or f"configuration: {error}")
-        if isinstance(error, FileExistsError | NotADirectoryError):
-            _exit(f"{error.filename}: is a file, not a folder. Name another folder, or move the file.")
+            _exit(_misnamed(error.__cause__) or f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the system's message says which
             _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
-        if is_out_of_memory(error):
+        if errors.is_out_of_memory(error):
             _exit("out of memory. Use smaller batches or models, fewer workers, or a machine with more of it.")
         raise
 
@@ -98,21 +89,11 @@ def _leave(number: int, frame: FrameType | None) -> None:
     """End the process: a library that is being imported might swallow or reword an exception."""
     with suppress(OSError):
         os.write(2, b"interrupted\n")
-    os._exit(INTERRUPTED_EXIT_CODE)
-
-
-def _flush_stdout() -> OSError | None:
-    """Flush stdout; return the error if it cannot be written."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
+    os._exit(errors.INTERRUPTED_EXIT_CODE)
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to the null device: Python flushes it once more at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more at the end
 
 
 def _misnamed(cause: BaseException | None) -> str | None:
@@ -121,15 +102,7 @@ def _misnamed(cause: BaseException | None) -> str | None:
     if not isinstance(group, Mapping) or not group or name in group:
         return None
     where = str(getattr(cause, "full_key", name)).removesuffix(name)
-    return no_such_option(name, where, (str(key) for key in group if key != "hydra"))
-
-
-def _unquoted(error: Exception) -> str | None:
-    """Return the advice for a value that Hydra cannot parse."""
-    name, sign, value = getattr(error, "override", "").partition("=")
-    if not sign or value[:1] in {"'", '"'}:
-        return None
-    return f"{name}={value}: cannot be read. Put quotes around the value: \"{name}='...'\"."
+    return errors.no_such_option(name, where, (str(key) for key in group if key != "hydra"))
 
 
 def _raised_in(error: Exception) -> str:
@@ -147,10 +120,12 @@ def _report_once(thread: threading.ExceptHookArgs) -> None:
 def _exit(message: str) -> NoReturn:
     if os.environ.get("RANK", "0") != "0":  # the main process may say the same and end this one
         time.sleep(GRACE_SECONDS)
-    print(f"error: {one_line(message)}", file=sys.stderr)
-    if _flush_stdout():
+    print(f"error: {errors.one_line(message)}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except OSError:
         _discard_stdout()
-    sys.exit(USER_ERROR_EXIT_CODE)
+    sys.exit(errors.USER_ERROR_EXIT_CODE)
 
 
 _guard_start()

@@ -1,16 +1,18 @@
-"""The answers of LibreTranslate's API, as values for JSON."""
+"""LibreTranslate's API: the fields of requests, and the answers as values for JSON."""
 
 from __future__ import annotations
 
 import hmac
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from starlette.types import Message
 
 from translator.config.commands import ServeConfig
 from translator.serve.detection import name_of, served_code
-from translator.serve.fields import Detection, Fields, Translation
 from translator.serve.service import Answer, Service, Unanswerable, texts_of, untouched
 
 AUTO = "auto"
@@ -19,6 +21,87 @@ TYPING_PAUSE = 250
 # Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's
 # English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
+
+
+def _require_unicode(text: str) -> str:
+    text.encode()  # half of a surrogate pair, which JSON's escapes can spell, cannot be answered
+    return text
+
+
+Text = Annotated[str, AfterValidator(_require_unicode)]
+
+
+class Fields(BaseModel):
+    """Fields of every request."""
+
+    api_key: Text = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take an empty field for a missing one, as LibreTranslate does."""
+        return {name: value for name, value in values.items() if value not in (None, "", [])}
+
+
+class Detection(Fields):
+    """The fields of /detect."""
+
+    q: Text
+
+
+class Translation(Fields):
+    """The fields of /translate and /details."""
+
+    q: Text | list[Text]
+    source: Text
+    target: Text
+    format: Text = "text"
+    alternatives: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+FieldsT = TypeVar("FieldsT", bound=Fields)
+
+
+async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) -> FieldsT:
+    """Read the fields of a request. Raises HTTPException, in LibreTranslate's words, if they are wrong or too large."""
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await request.receive()
+        read += len(message.get("body", b""))
+        if read > max_bytes:
+            raise HTTPException(413, f"Invalid request: its body is larger than {max_bytes:,} bytes", {"Connection": "close"})
+        return message
+
+    try:
+        return model.model_validate(await _values(Request(request.scope, bounded), max_bytes))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        problem = f"missing {name} parameter" if first["type"] == "missing" else f"{name} parameter: {first['msg']}"
+        raise HTTPException(400, f"Invalid request: {problem}") from error
+
+
+async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
+        try:
+            values = await request.json()
+        except (ValueError, RecursionError) as error:
+            raise HTTPException(400, "Invalid JSON format") from error
+        if not isinstance(values, dict):
+            raise HTTPException(400, "Invalid JSON format")
+        return values
+    values = {}
+    for given in (request.query_params, await request.form(max_part_size=max_bytes)):
+        values |= dict(given)
+        if len(texts := given.getlist("q")) > 1:
+            values["q"] = texts
+    return values
 
 
 class Api:
@@ -58,18 +141,22 @@ class Api:
         self._require_limits([fields.q])
         return [language for language in await self.service.detect(fields.q) if language["confidence"]]
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The answer to /frontend/settings."""
+    async def languages(self) -> list[dict[str, Any]]:
+        """Answer /languages: every language, with those into which it is translated."""
+        pairs = self.service.translators
+        return [{"code": code, "name": name_of(code), "targets": [target for source, target in pairs if source == code]}
+                for code in dict.fromkeys(itertools.chain.from_iterable(pairs))]
+
+    async def settings(self) -> dict[str, Any]:
+        """Answer /frontend/settings."""
         source, target = ({"code": code, "name": name_of(code)} for code in next(iter(self.service.translators)))
         return {
             "charLimit": self.config.max_characters, "frontendTimeout": TYPING_PAUSE, "apiKeys": bool(self.keys),
             "keyRequired": bool(self.keys), "suggestions": False, "filesTranslation": False, "supportedFilesFormat": [],
             "alternativesLimit": self.max_alternatives, "language": {"source": source, "target": target}}
 
-    @property
-    def health(self) -> dict[str, Any]:
-        """The answer to /health."""
+    async def health(self) -> dict[str, Any]:
+        """Answer /health."""
         batcher = self.service.batcher
         return {
             "status": "ok", "waiting": batcher.waiting, "sentences": batcher.sentences_done, "batches": batcher.batches_done}

@@ -20,9 +20,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from translator.runtime.errors import UserError
-from translator.serve.api import Api
+from translator.serve.api import Api, Detection, FieldsT, Translation, read_fields
 from translator.serve.batcher import Full
-from translator.serve.fields import Detection, FieldsT, Translation, read_fields
 from translator.serve.service import Unanswerable
 
 # A character takes at most this many bytes, as two \uXXXX of JSON or four %XX of a form; and there are the other fields.
@@ -47,26 +46,10 @@ def create_app(api: Api) -> FastAPI:
     for path, route in posts.items():
         app.add_api_route(path, route, methods=["POST"], dependencies=[Depends(_known_origins(api.config.origins))])
 
-    @app.get("/languages")
-    async def languages() -> Any:
-        return api.service.languages
-
-    @app.get("/frontend/settings")
-    async def settings() -> Any:
-        return api.settings
-
-    @app.get("/health")
-    async def health() -> Any:
-        return api.health
-
-    @app.post("/suggest")
-    async def suggest() -> None:
-        raise HTTPException(403, "Suggestions are disabled on this server.")
-
-    @app.post("/translate_file")
-    async def translate_file() -> None:
-        raise HTTPException(403, "Files translation are disabled on this server.")
-
+    for path in ("/suggest", "/translate_file"):
+        app.add_api_route(path, _refuse, methods=["POST"])
+    for path, answer in {"/languages": api.languages, "/frontend/settings": api.settings, "/health": api.health}.items():
+        app.add_api_route(path, answer, methods=["GET"])
     for file in (Path(__file__).parent / "page").iterdir():
         for path in ("/", f"/{file.name}") if file.name == "index.html" else (f"/{file.name}",):
             app.add_api_route(path, _serving(file), methods=["GET", "HEAD"])
@@ -97,9 +80,11 @@ def _answer_errors(app: FastAPI, timeout: float) -> None:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-def _answering(
-    api: Api, model: type[FieldsT], work: Callable[[FieldsT], Coroutine[Any, Any, Any]]
-) -> Route:
+async def _refuse() -> None:
+    raise HTTPException(403, "Suggestions and translation of files are disabled on this server.")
+
+
+def _answering(api: Api, model: type[FieldsT], work: Callable[[FieldsT], Coroutine[Any, Any, Any]]) -> Route:
     """Return a route that answers the request's fields by `work`, unless that takes too long or the client leaves."""
     max_bytes = CHARACTER_BYTES * api.config.max_characters + OTHER_BYTES
 

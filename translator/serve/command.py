@@ -26,11 +26,10 @@ def serve_runs(config: ServeConfig) -> None:
         raise UserError(f"{error.name} is not installed: make serve installs it, and so does pip install '.[serve]'") from error
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all who were accepted have their answers
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    keys = _read_keys(config.keys)
+    keys = _read_keys(config.keys) if config.keys else []
     listening = _listen(config.host, config.port)
     tune_cpu()
-    runs = tuple(map(str, chosen_runs(config.run, config.runs)))
-    service = Service(config, runs)
+    service = Service(config, [str(run) for run in chosen_runs(config.run, config.runs)])
     try:
         server = Server(create_app(Api(service, config, keys)), config.max_connections)
         host, port = listening.getsockname()[:2]
@@ -51,16 +50,12 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"host={host} port={port}: {reason or error}; name others, as port=0 for any") from error
 
 
-def _read_keys(file: str | None) -> list[str]:
+def _read_keys(file: str) -> list[str]:
     """Return the keys of a file, one a line."""
-    if file is None:
-        return []
     try:
         keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
-    except OSError as error:
-        raise UserError(f"keys={file}: {error.strerror}. Name a text file with one key a line") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"keys={file}: not UTF-8 at byte {error.start + 1}. Convert the file to UTF-8") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"keys={file}: {error}. Name a text file in UTF-8 with one key a line") from error
     if not keys:
         raise UserError(f"keys={file}: holds no key; write one a line")
     return keys

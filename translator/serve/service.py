@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,14 @@ from translator.inference.translation import Request, Translation
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
+from translator.search import Hypothesis
+from translator.search.forced import Rating
 from translator.serve.batcher import Batcher
 from translator.serve.detection import Detector, name_of
-from translator.serve.explanation import explain
+from translator.text.tokenizer import EOS_ID
+
+# Decimals of the numbers sent.
+DECIMALS = 3
 
 
 class Unanswerable(Exception):
@@ -69,18 +74,9 @@ class Service:
             batch_tokens=tokens // self.search.beam_size, max_waiting=config.max_waiting)
 
     def close(self) -> None:
-        """End the worker thread."""
         self.batcher.close()
 
-    @property
-    def languages(self) -> list[dict[str, Any]]:
-        """Every language, with those into which it is translated."""
-        return [
-            {"code": code, "name": name_of(code), "targets": [t for s, t in self.translators if s == code]}
-            for code in dict.fromkeys(itertools.chain.from_iterable(self.translators))]
-
     async def detect(self, text: str) -> list[dict[str, Any]]:
-        """Return all languages known to the detector, the likeliest first."""
         return await asyncio.to_thread(self.detector.detect, text)
 
     async def translate(
@@ -93,18 +89,15 @@ class Service:
             [(kind, unit) for kind, lines in zip(kinds, plans, strict=True) for line in lines for unit in line]))
         return [[[next(answers) for _ in line] for line in lines] for lines in plans]
 
-    def _translator(self, source: str, target: str) -> Translator:
-        for code in (source, target):
-            if code not in self.codes:
-                raise Unanswerable(f"{code} is not supported")
-        if (source, target) not in self.translators:
-            raise Unanswerable(f"{name_of(target)} ({target}) is not available as a target language from "
-                               f"{name_of(source)} ({source})")
-        return self.translators[source, target]
-
     def _plan(self, kind: Kind, text: str) -> list[list[Unit]]:
         """Split a text into lines, and these into sentences to search for."""
-        translator = self._translator(kind.source, kind.target)
+        for code in (kind.source, kind.target):
+            if code not in self.codes:
+                raise Unanswerable(f"{code} is not supported")
+        translator = self.translators.get((kind.source, kind.target))
+        if translator is None:
+            raise Unanswerable(f"{name_of(kind.target)} ({kind.target}) is not available as a target language from "
+                               f"{name_of(kind.source)} ({kind.source})")
         lines = []
         for number, line in enumerate(text.split("\n"), 1):
             plan = translator.plan(_request(line.removesuffix("\r"), translator, kind.target), self.search)
@@ -147,3 +140,32 @@ def untouched(text: str) -> list[list[Answer]]:
         [Answer(Translation((line,)), {
             "source": [line], "translations": [{"text": line, "score": 0.0, "hit_limit": False, "tokens": []}]})]
         for line in lines]
+
+
+def explain(
+    translator: Translator, units: Sequence[Unit], translations: Sequence[Translation], options: SearchConfig
+) -> list[dict[str, Any]]:
+    """Return each sentence's source tokens, and its translations, the best first, with score and tokens."""
+    pairs = [
+        (unit.ids, [*hypothesis.ids, EOS_ID])
+        for unit, translation in zip(units, translations, strict=True) for hypothesis in translation.hypotheses]
+    ratings = iter(translator.rate(pairs, options))
+    return [
+        {"source": translator.source_tokenizer.spans(unit.text),
+         "translations": list(_explained(translator, unit, translation, ratings))}
+        for unit, translation in zip(units, translations, strict=True)]
+
+
+def _explained(
+    translator: Translator, unit: Unit, translation: Translation, ratings: Iterator[Rating]
+) -> Iterator[dict[str, Any]]:
+    hypothesis: Hypothesis
+    for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
+        surfaces = translator.target_tokenizer.surfaces(hypothesis.ids)
+        tags = translator.source_tokenizer.count_tags(unit.ids)
+        attention = rating.attention[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
+        tokens = [
+            {"text": surface, "log_probability": round(log_probability, DECIMALS),
+             "attention": [round(weight, DECIMALS) for weight in row]}
+            for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
+        yield {"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit, "tokens": tokens}

@@ -33,7 +33,6 @@ from translator.model.weights import load_into, weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
 from translator.runtime.atomic_files import load_tensors, save_tensors
-from translator.runtime.console import WholeFigures
 from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 from translator.runtime.memory import OutOfMemory
@@ -563,14 +562,3 @@ def test_many_accumulated_batches_are_not_all_timed(setup, monkeypatch):
     monkeypatch.setattr(trainer.updater, "step", lambda batches, rate: sizes.append(len(batches)) or step(batches, rate))
     assert time_update(trainer) > 0
     assert set(sizes) == {4} != {trainer.cursor.updates_per_epoch}
-
-
-def test_progress_never_cuts_a_number():
-    figures = ["epoch 12.34", "update 12,345", "loss 3.412", "10,670 tokens/s", "lr 4.72e-03"]
-    how = {"bar_format": "{percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}", "postfix": "  ".join(figures)}
-    for columns in range(30, 150):
-        line = WholeFigures.format_meter(0.07, 1.0, 3700.0, ncols=columns, **how)
-        assert len(line) <= columns
-        shown = line.partition(", ")[2]
-        assert shown == "  ".join(figures[: len(shown.split("  ")) if shown else 0])
-        assert columns < 100 or shown == how["postfix"]

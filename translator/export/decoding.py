@@ -39,7 +39,11 @@ class Decoding:
         for option, off in _off(search).items():
             if (value := getattr(search, option)) != off:
                 raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
-        return cls(search, _power(search, mean_length or TYPICAL_LENGTH), _positions(search, model))
+        positions = model.max_positions  # learned positions: all there are
+        if model.positions != "learned":  # those of the longest source, or of the longest output and BOS
+            output = int(search.max_source_tokens * search.max_length_ratio) + search.max_length_extra
+            positions = max(search.max_source_tokens, 1 + min(output, search.max_length or output))
+        return cls(search, _power(search, mean_length or TYPICAL_LENGTH), positions)
 
     def limit(self, source: str) -> str:
         """Return Python code for the most tokens of an output, EOS not counted. `source`: code for those of its source."""
@@ -63,20 +67,11 @@ def _power(search: SearchConfig, length: float) -> float:
 
     The slope of log(((5 + length) / 6) ^ alpha) is alpha / (5 + length), and that of log(length ^ beta) is beta / length.
     """
-    match search.length_penalty_form:
-        case "power":
-            return search.length_penalty
-        case "gnmt":
-            return round(search.length_penalty * length / (5 + length), 2)
+    if search.length_penalty_form == "power":
+        return search.length_penalty
+    if search.length_penalty_form == "gnmt":
+        return round(search.length_penalty * length / (5 + length), 2)
     raise UserError(f"search.length_penalty_form={search.length_penalty_form}: not supported by exports. Use power or gnmt.")
-
-
-def _positions(search: SearchConfig, model: ModelConfig) -> int:
-    """Return the positions of the longest source, or of the longest output and BOS; of learned positions, all there are."""
-    if model.positions == "learned":
-        return model.max_positions
-    output = int(search.max_source_tokens * search.max_length_ratio) + search.max_length_extra
-    return max(search.max_source_tokens, 1 + min(output, search.max_length or output))
 
 
 def require_supported(config: ModelConfig, program: str, supported: Mapping[str, Collection[object]]) -> None:

@@ -7,20 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import HfApi
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import (
-    BlenderbotConfig,
-    BlenderbotForConditionalGeneration,
-    GenerationConfig,
-    MarianConfig,
-    MarianMTModel,
-    MarianTokenizer,
-    PegasusConfig,
-    PegasusForConditionalGeneration,
-    Speech2TextTokenizer,
-)
 from transformers.utils.logging import disable_progress_bar
 
 from translator.export.decoding import Decoding, require_supported
@@ -34,20 +24,17 @@ from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.text.vocabulary import is_narrow
 
 # By model.norm and model.positions. Among encoder-decoders with plain attention, only these normalise nothing else.
-ARCHITECTURES = {
-    ("pre", "sinusoidal"): (PegasusConfig, PegasusForConditionalGeneration),
-    ("post", "sinusoidal"): (MarianConfig, MarianMTModel),
-    ("pre", "learned"): (BlenderbotConfig, BlenderbotForConditionalGeneration)}
-
+ARCHITECTURES: dict[tuple[str, str], Any] = {
+    ("pre", "sinusoidal"): transformers.PegasusForConditionalGeneration,
+    ("post", "sinusoidal"): transformers.MarianMTModel,
+    ("pre", "learned"): transformers.BlenderbotForConditionalGeneration}
 # Values that can be written, by option of conf/model.
 SUPPORTED = {
     "norm": ("pre", "post"), "activation": ("relu", "gelu", "silu"), "positions": ("sinusoidal", "learned"),
     "tied": ("none", "target", "all"), "encoder_window": (None,), "decoder_window": (None,)}
-
 MARKERS: dict[str, Any] = {
     "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
     "forced_eos_token_id": EOS_ID}
-
 LIBRARY = "transformers"
 USAGE = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -93,14 +80,14 @@ def push(folder: Path, repository: str) -> str:
     return str(url)
 
 
-def generation_config(decoding: Decoding) -> GenerationConfig:
+def generation_config(decoding: Decoding) -> transformers.GenerationConfig:
     """Return the options of the same beam search; each call sets the longest output by its sources."""
     if decoding.search.beam_size > 1 and decoding.search.patience not in (None, 1):
         raise UserError(f"search.patience={decoding.search.patience:g}: transformers supports only 1. Set that, or null.")
     # By default search goes on while open hypotheses can still win, as here.
     stopping = decoding.search.patience == 1 or ("never" if decoding.search.keep_places else False)
     beams = {"length_penalty": decoding.length_penalty, "early_stopping": stopping} if decoding.search.beam_size > 1 else {}
-    return GenerationConfig(
+    return transformers.GenerationConfig(
         num_beams=decoding.search.beam_size, **beams, min_new_tokens=1, max_new_tokens=decoding.positions - 1,
         suppress_tokens=[PAD_ID, UNK_ID, BOS_ID], **MARKERS)
 
@@ -114,14 +101,14 @@ def stock_model(model: Transformer, source_vocab: int, target_vocab: int, positi
         pairs = ", ".join(f"{positions} with {norm}" for norm, positions in ARCHITECTURES)
         raise UserError(f"model.positions={config.positions} with model.norm={config.norm}: transformers has no such model. "
                         f"Train one with {pairs}.")
-    config_class, model_class = ARCHITECTURES[config.norm, config.positions]
+    model_class = ARCHITECTURES[config.norm, config.positions]
     tied: dict[str, Any] = {"tie_word_embeddings": config.tied == "all"}
-    if model_class is MarianMTModel:
+    if model_class is transformers.MarianMTModel:
         tied = {"tie_word_embeddings": config.tied != "none", "share_encoder_decoder_embeddings": config.tied == "all",
                 "decoder_vocab_size": target_vocab}
     else:  # the others have one size of vocabulary
         source_vocab = target_vocab = max(source_vocab, target_vocab)
-    stock = model_class(config_class(
+    stock = model_class(model_class.config_class(
         vocab_size=source_vocab, d_model=config.d_model, max_position_embeddings=positions, scale_embedding=True,
         encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers,
         encoder_attention_heads=config.num_heads, decoder_attention_heads=config.num_heads,
@@ -176,12 +163,12 @@ def _save_tokenizer(source: Tokenizer, target: Tokenizer, longest: int, folder: 
     tokenizer: Any
     if source is target:
         source.save(folder / "sentencepiece.bpe.model")
-        tokenizer = Speech2TextTokenizer(
+        tokenizer = transformers.Speech2TextTokenizer(
             _save_vocabulary(source, folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"), **options)
     else:
         source.save(folder / "source.spm")
         target.save(folder / "target.spm")
-        tokenizer = MarianTokenizer(
+        tokenizer = transformers.MarianTokenizer(
             str(folder / "source.spm"), str(folder / "target.spm"), _save_vocabulary(source, folder / "vocab.json"),
             _save_vocabulary(target, folder / "target_vocab.json"), separate_vocabs=True, **options)
     tokenizer.save_pretrained(folder)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Sentence = TypeVar("Sentence")
 
@@ -18,10 +17,9 @@ class Full(Exception):
     """Too many sentences wait already."""
 
 
-@dataclass(frozen=True)
-class _Waiting(Generic[Sentence]):
+class _Waiting(NamedTuple):
     turn: int
-    sentence: Sentence
+    sentence: Any
     kind: Hashable
     size: int
     future: asyncio.Future[Any]
@@ -39,12 +37,9 @@ class Batcher(Generic[Sentence]):
         size: Callable[[Sentence], int], batch_tokens: int, max_waiting: int,
     ) -> None:
         """Call `translate` on batches of sentences of one `kind`; `size`: the tokens of a sentence."""
-        self._translate = translate
-        self._kind = kind
-        self._size = size
-        self._batch_tokens = batch_tokens
-        self._max_waiting = max_waiting
-        self._queue: list[_Waiting[Sentence]] = []  # by turn
+        self._translate, self._kind, self._size = translate, kind, size
+        self._batch_tokens, self._max_waiting = batch_tokens, max_waiting
+        self._queue: list[_Waiting] = []  # by turn
         self._turn = 0  # of requests that arrive now
         self._task: asyncio.Task[None] | None = None
         self._worker = ThreadPoolExecutor(1, "batcher")
@@ -53,7 +48,6 @@ class Batcher(Generic[Sentence]):
 
     @property
     def waiting(self) -> int:
-        """Count the sentences in the queue."""
         return sum(not waiting.future.done() for waiting in self._queue)
 
     async def submit(self, sentences: Sequence[Sentence]) -> list[Any]:
@@ -63,10 +57,9 @@ class Batcher(Generic[Sentence]):
             raise Full
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in sentences]
-        jobs = sorted(zip(map(self._size, sentences), sentences, futures, strict=True), key=lambda job: job[0])
-        self._queue += [
-            _Waiting(turn, sentence, self._kind(sentence), size, future)
-            for turn, (size, sentence, future) in enumerate(jobs, self._turn)]
+        by_size = sorted(zip(sentences, futures, strict=True), key=lambda pair: self._size(pair[0]))
+        self._queue += [_Waiting(turn, sentence, self._kind(sentence), self._size(sentence), future)
+                        for turn, (sentence, future) in enumerate(by_size, self._turn)]
         self._queue.sort(key=lambda waiting: waiting.turn)
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._work())
@@ -77,8 +70,7 @@ class Batcher(Generic[Sentence]):
                 future.cancel()
 
     def close(self) -> None:
-        """Wait for the batch in work, and end the worker thread."""
-        self._worker.shutdown()
+        self._worker.shutdown()  # waits for the batch in work
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -99,10 +91,10 @@ class Batcher(Generic[Sentence]):
             finally:
                 self.busy = False
 
-    def _next_batch(self) -> list[_Waiting[Sentence]]:
+    def _next_batch(self) -> list[_Waiting]:
         """Take the first sentence from the queue, and those after it that go with it."""
-        batch: list[_Waiting[Sentence]] = []
-        left: list[_Waiting[Sentence]] = []
+        batch: list[_Waiting] = []
+        left: list[_Waiting] = []
         longest = 0
         for job in self._queue:
             if job.future.done():  # nobody waits for it

@@ -30,9 +30,8 @@ from translator.model.transformer import Transformer
 from translator.runs.training_state import Outcome
 from translator.runtime.console import require_stdout
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, resolve_device
+from translator.runtime.device import Precision, peak_memory, resolve_device
 from translator.runtime.errors import UserError
-from translator.runtime.memory import peak_memory
 from translator.text.tokenizer import EOS_ID
 from translator.training.train import train
 from translator.training.updater import Updater

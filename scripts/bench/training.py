@@ -23,10 +23,8 @@ from translator.data.batching import Batch
 from translator.data.preparation import prepare
 from translator.data.tatoeba import fetch_default
 from translator.runs.run_folder import RunFolder
-from translator.runtime.device import Precision, resolve_device
-from translator.runtime.environment import environment
+from translator.runtime.device import Precision, environment, peak_memory, resolve_device
 from translator.runtime.errors import UserError
-from translator.runtime.memory import peak_memory
 from translator.training.trainer import Trainer, new_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,8 +19,7 @@ from tests.support.table_models import ids_of, search
 from translator.data.batching import pad
 from translator.inference.translator import Translator
 from translator.model.transformer import Transformer
-from translator.runtime.device import Precision, resolve_device
-from translator.runtime.memory import OutOfMemory
+from translator.runtime.device import OutOfMemory, Precision, resolve_device
 from translator.training.loss import projected_cross_entropy
 from translator.training.muon import orthogonalised
 from translator.training.updater import Step, Updater

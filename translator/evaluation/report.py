@@ -32,8 +32,7 @@ from translator.runs.training_state import Outcome, TrainingState, outcome_of, s
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes, write_text, writing
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, resolve_device
-from translator.runtime.environment import environment
+from translator.runtime.device import Precision, environment, resolve_device
 from translator.runtime.errors import UserError
 
 PAGE = "report.html"

@@ -16,9 +16,8 @@ from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
-from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing
+from translator.runtime.atomic_files import locked, read_plain, require_no_link, require_writable, write_text, writing
 from translator.runtime.errors import UserError
-from translator.runtime.file_lock import locked
 
 # The file that marks a folder as an export, which may be replaced.
 MARK = "translator.json"

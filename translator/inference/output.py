@@ -11,10 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-from translator.runtime.atomic_files import require_no_link, take_place, writing
+from translator.runtime.atomic_files import locked, require_no_link, take_place, writing
 from translator.runtime.console import require_stdout
 from translator.runtime.errors import UserError
-from translator.runtime.file_lock import locked
 
 
 class Output:

@@ -13,8 +13,7 @@ from translator.model.inference_layers import convert, strip_hooks
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, load_into, require_fit
 from translator.runs.run_folder import RunFolder
-from translator.runtime.device import Precision, resolve_device
-from translator.runtime.memory import advise_when_out_of_memory
+from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device
 from translator.text.tokenizer import Tokenizer
 
 

@@ -23,8 +23,8 @@ from translator.inference.ranking import as_line, join_allowed, rank, without_ph
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Given, Request, Translation
 from translator.runtime.console import log
+from translator.runtime.device import OutOfMemory, advise_when_out_of_memory
 from translator.runtime.errors import UserError
-from translator.runtime.memory import OutOfMemory, advise_when_out_of_memory
 from translator.search import Demands, Hypothesis, SearchOptions, search
 from translator.search.ensemble import as_one
 from translator.search.forced import Rating, rate

@@ -15,10 +15,9 @@ from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, require_fit
 from translator.pretrained.huggingface import Pretrained, load
 from translator.runs.run_folder import RunFolder, place_of
-from translator.runtime.atomic_files import require_writable
+from translator.runtime.atomic_files import require_writable, sole_user
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
-from translator.runtime.file_lock import sole_user
 
 
 def load_pretrained(source: str, config: RunConfig) -> Pretrained:

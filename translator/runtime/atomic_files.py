@@ -1,4 +1,4 @@
-"""Atomic files: written aside, synced, renamed. Tensors (safetensors) and states (JSON) hold their own checksum."""
+"""Locks, and atomic files: written aside, synced, renamed. Tensors (safetensors) and states (JSON) hold their own checksum."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -160,3 +163,32 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def locked(file: Path, message: str) -> FileLock:
+    """Acquire a lock on a file; UserError with the message where another process holds it."""
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(message) from None
+    return lock
+
+
+@contextmanager
+def sole_user(folder: Path) -> Iterator[None]:
+    """Lock a folder, which is created if need be; UserError that names the process at work there.
+
+    The system drops the lock of a process that ends, also of a killed one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    holder = folder / ".lock.holder"
+    other = read_plain(holder).decode(errors="replace") if holder.is_file() else "another process"
+    with locked(require_no_link(folder / ".lock"),
+                f"{folder}: {other} is at work here. Wait for its end, stop it, or choose another name=."):
+        write_text(holder, f"process {os.getpid()} on {socket.gethostname()}\n")
+        try:
+            yield
+        finally:
+            if {path.name for path in folder.glob("*")} <= {".lock", holder.name}:  # nothing was made
+                shutil.rmtree(folder, ignore_errors=True)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from translator.runtime.memory import keep_freed_memory
-
 # The relative error of a sum of 512 products stays well below this in float32, and well above in bf16.
 FLOAT32_ERROR = 1e-5
 # Kernels that oneDNN caches in training, instead of 1,024: batches of all lengths need a few thousand, of 0.8 MB each.
 CACHED_KERNELS = 2**12
+# Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, growth in steps of 256 MiB, and one heap for
+# all threads, as the others cannot hold a large tensor.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
 def tune_cpu(*, training: bool = False) -> None:
@@ -58,3 +61,23 @@ def _without_onednn() -> Iterator[None]:
         yield
     finally:
         settings.enabled = True
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep the memory of freed tensors for the next ones.
+
+    By default every large result is mapped page by page, which can take a CPU as long as computing it. No effect with other
+    C libraries, or where another allocator is preloaded (see Makefile).
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
+        mallopt(M_TOP_PAD, 1 << 28)
+        mallopt(M_ARENA_MAX, 1)
+
+
+def give_back_freed_memory() -> None:
+    """Return what `keep_freed_memory` keeps to the system: batches of new shapes leave gaps, and memory grew sixfold."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,16 +1,27 @@
-"""Devices and precisions."""
+"""Devices: which one, how precise, how much memory it has, and what machine it is in."""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+import sys
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from translator.runtime.errors import UserError
+import translator
+from translator.runtime.errors import UserError, is_out_of_memory
 
 # How much faster bf16 products must be for bf16 to pay for its conversions.
 WORTHWHILE_SPEEDUP = 1.5
@@ -19,6 +30,8 @@ WORTHWHILE_SPEEDUP = 1.5
 # show it.
 GPU_PROBES, CPU_PROBES = ((2**14, 20),), ((2**5, 1), (2**11, 1))
 HOPELESS_SPEEDUP = 0.2
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+LIBRARIES = ("torch", "sentencepiece", "sacrebleu", "datasets")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -96,3 +109,62 @@ def _product_seconds(device: torch.device, dtype: torch.dtype, rows: int, produc
         float(product[0, 0])  # reading a number waits for the device
         runs.append(time.perf_counter() - start)
     return min(runs)
+
+
+class OutOfMemory(UserError):
+    """A device ran out of memory."""
+
+
+@contextmanager
+def advise_when_out_of_memory(advice: str) -> Iterator[None]:
+    """Turn an out-of-memory error into OutOfMemory(advice)."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"out of memory: {advice}") from error
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of a GPU's memory; for a CPU the machine's, or its container's limit."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int(CONTAINER_LIMIT.read_text()))
+    except (OSError, ValueError):  # no container, or "max"
+        return whole
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the peak memory of this process in GiB: on a GPU what PyTorch reserved there, elsewhere all of it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 2**10  # getrusage counts bytes there, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Return the machine, the libraries and the code's version, by name."""
+    gpu = {"GPU": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
+    return gpu | {
+        "processor": processor(), "threads": str(torch.get_num_threads()), "system": platform.platform(),
+        "Python": platform.python_version(), **{library: version(library) for library in LIBRARIES},
+        "translator": " ".join(filter(None, (translator.__version__, commit())))}
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    cpuinfo = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return named[1] if named else platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """Return the commit of this code; empty where it is not in a Git repository of its own."""
+    root = Path(translator.__file__).resolve().parent.parent
+    if not (root / ".git").exists() or not shutil.which("git"):
+        return ""
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
+    return f"commit {described.stdout.strip()}" if described.stdout else ""

@@ -12,10 +12,9 @@ from translator.config.options import RunConfig
 from translator.data.batching import BatchSource
 from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
-from translator.runtime.device import Precision
+from translator.runtime.device import OutOfMemory, Precision, memory_of, peak_memory
 from translator.runtime.distributed import world_size
 from translator.runtime.errors import UserError
-from translator.runtime.memory import OutOfMemory, memory_of, peak_memory
 from translator.training.updater import Updater
 
 MOST = 2**17

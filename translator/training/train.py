@@ -23,13 +23,12 @@ from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of
 from translator.runs.training_state import Outcome
+from translator.runtime.atomic_files import sole_user
 from translator.runtime.console import log
 from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, resolve_device
+from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
-from translator.runtime.file_lock import sole_user
-from translator.runtime.memory import advise_when_out_of_memory
 from translator.text.tokenizer import Tokenizer
 from translator.training.batch_fitting import MOST, fitting_batch_tokens
 from translator.training.cooccurrence import embed_by_cooccurrence

@@ -23,7 +23,8 @@ from translator.runs.run_folder import RunFolder
 from translator.runs.training_state import Outcome, TrainingState, Validation, outcome_of, state_of
 from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import log
-from translator.runtime.device import Precision
+from translator.runtime.cpu import give_back_freed_memory
+from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import (
     broadcast_from_main,
     full_tensors_on_main,
@@ -32,7 +33,6 @@ from translator.runtime.distributed import (
     world_size,
 )
 from translator.runtime.errors import UserError
-from translator.runtime.memory import advise_when_out_of_memory, give_back_freed_memory
 from translator.runtime.signals import Interrupted, Interruption
 from translator.training.batch_cursor import BatchCursor, batches_of
 from translator.training.checkpoint_choice import fraction_done, ranked, stop_reason, to_average, to_keep

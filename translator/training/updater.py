@@ -20,9 +20,8 @@ from translator.config.options import OptimConfig, TrainConfig
 from translator.data.batching import Batch
 from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
-from translator.runtime.device import Precision
+from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
-from translator.runtime.memory import advise_when_out_of_memory
 from translator.text.tokenizer import PAD_ID
 from translator.training.cuda_graphs import Recordings, Work
 from translator.training.loss import projected_cross_entropy

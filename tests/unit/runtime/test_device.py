@@ -17,9 +17,8 @@ from translator.model.inference_layers import convert
 from translator.model.transformer import Transformer
 from translator.runtime import cpu, device
 from translator.runtime.cpu import multiply_by_onednn, onednn
-from translator.runtime.device import Precision, resolve_device
+from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
 from translator.runtime.errors import UserError
-from translator.runtime.memory import OutOfMemory, advise_when_out_of_memory
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
+from translator.runtime.atomic_files import sole_user
 from translator.runtime.errors import UserError
-from translator.runtime.file_lock import sole_user
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from translator.runtime.file_lock import sole_user
+from translator.runtime.atomic_files import sole_user
 with sole_user(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

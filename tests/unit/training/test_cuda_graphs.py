@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.support.models import batch_of, updater_of
-from translator.runtime.memory import OutOfMemory
+from translator.runtime.device import OutOfMemory
 from translator.training import cuda_graphs as replay
 from translator.training import updater
 from translator.training.cuda_graphs import Recordings, Work

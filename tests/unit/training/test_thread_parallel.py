@@ -11,8 +11,7 @@ import torch
 from tests.support.models import batch_of, updater_of
 from translator.data.batching import Batch
 from translator.model.cpu_operations import dropout
-from translator.runtime.device import Precision
-from translator.runtime.memory import OutOfMemory
+from translator.runtime.device import OutOfMemory, Precision
 from translator.training import thread_parallel as threads
 from translator.training.thread_parallel import Threads
 from translator.training.updater import Updater

@@ -33,9 +33,8 @@ from translator.model.weights import load_into, weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
 from translator.runtime.atomic_files import load_tensors, save_tensors
-from translator.runtime.device import Precision
+from translator.runtime.device import OutOfMemory, Precision
 from translator.runtime.errors import UserError
-from translator.runtime.memory import OutOfMemory
 from translator.runtime.signals import Interrupted
 from translator.text.tokenizer import Tokenizer
 from translator.training.batch_fitting import fitting_batch_tokens

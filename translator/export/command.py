@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from translator import __version__
@@ -16,7 +16,7 @@ from translator.export.card import model_card
 from translator.export.decoding import Decoding
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
-from translator.runtime.atomic_files import locked, read_plain, require_no_link, require_writable, write_text, writing
+from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing
 from translator.runtime.errors import UserError
 
 # The file that marks a folder as an export, which may be replaced.
@@ -66,31 +66,16 @@ def replaced(path: Path, run: Path, form: str) -> Iterator[Path]:
     _require_export(path)
     require_writable(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial, old = (path.with_name(f".{path.name}.{state}") for state in ("partial", "old"))
-    lock = locked(
-        path.with_name(f".{path.name}.lock"), f"output={path}: another process writes it; wait for its end, or name another")
-    _tidy(path, old, partial)  # a process was killed here
-    try:
-        with writing(path, "What was exported there before is kept." if path.exists() else ""):
-            partial.mkdir()
-            yield partial
-            mark = {"format": form, "run": run.resolve().name, "version": __version__, "files": _files(partial)}
-            (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
+    kept = "What was exported there before is kept." if path.exists() else ""
+    with writing(path, kept), TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as aside:
+        partial = Path(aside) / path.name
+        partial.mkdir()
+        yield partial
+        mark = {"format": form, "run": run.resolve().name, "version": __version__, "files": _files(partial)}
+        (partial / MARK).write_text(json.dumps(mark) + "\n", encoding="utf-8")
         if path.exists():
-            path.rename(old)
+            path.rename(Path(aside) / "old")
         partial.rename(path)
-    finally:
-        _tidy(path, old, partial)
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
-def _tidy(path: Path, old: Path, partial: Path) -> None:
-    """Restore the old export if none has replaced it, and remove what is left over."""
-    if old.exists() and not path.exists():
-        old.rename(path)
-    for left in (partial, old):
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _require_export(path: Path) -> None:

@@ -32,10 +32,7 @@ class Decoding:
 
     @classmethod
     def nearest(cls, search: SearchConfig, model: ModelConfig, mean_length: float | None) -> Decoding:
-        """Return the decoding nearest to `search` for outputs of this mean length.
-
-        Raises UserError for an option that other programs lack or read differently.
-        """
+        """Return the nearest decoding for outputs of this mean length; UserError for an option that other programs lack."""
         for option, off in _off(search).items():
             if (value := getattr(search, option)) != off:
                 raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
@@ -63,10 +60,8 @@ def _off(search: SearchConfig) -> dict[str, Any]:
 
 
 def _power(search: SearchConfig, length: float) -> float:
-    """Return the exponent of the length. For gnmt, which others lack, that of the penalty that grows alike at this length.
-
-    The slope of log(((5 + length) / 6) ^ alpha) is alpha / (5 + length), and that of log(length ^ beta) is beta / length.
-    """
+    """Return the exponent of the length. For gnmt, which others lack, that of the penalty that grows alike at this length."""
+    # The slope of log(((5 + length) / 6) ^ alpha) is alpha / (5 + length), and that of log(length ^ beta) is beta / length.
     if search.length_penalty_form == "power":
         return search.length_penalty
     if search.length_penalty_form == "gnmt":

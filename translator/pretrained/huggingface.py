@@ -14,7 +14,7 @@ from torch import Tensor
 
 from translator.config.building import build
 from translator.config.options import ModelConfig, RunConfig, TokenizerConfig
-from translator.pretrained.vocabulary import Vocabulary, arrange, renumber, segmentation
+from translator.pretrained.vocabulary import arrange, renumber, segmentation
 from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, Tokenizer
@@ -184,10 +184,15 @@ def _converted(source: str, model: Any, family: Family, config: RunConfig) -> Pr
         model.get_encoder().embed_tokens, model.get_decoder().embed_tokens, model.get_output_embeddings()))
     encoder, decoder, output = (table.data_ptr() for table in tables)
     tied = "none" if output != decoder else "target" if encoder != decoder else "all"
-    vocabularies = _vocabularies(model, family, joint=tied == "all")
+    pad, start, eos = (getattr(model.config, f"{name}_id") for name in ("pad_token", "decoder_start_token", "eos_token"))
+    sides = (family.source, family.target)
+    pieces = [side.pieces for side in sides]
+    vocabularies = [
+        arrange(side.rows, len(table), (pad, side.unknown, start, eos), pieces if tied == "all" else [side.pieces])
+        for side, table in zip(sides, tables, strict=False)]
     source_tokenizer, target_tokenizer = (
         Tokenizer(renumber(side.pieces, vocabulary, family.tags), side.tag)
-        for side, vocabulary in zip((family.source, family.target), vocabularies, strict=True))
+        for side, vocabulary in zip(sides, vocabularies, strict=True))
     options = dataclasses.replace(
         config.tokenizer, **segmentation(family.source.pieces), vocab_size=max(map(len, vocabularies)),
         joint=tied == "all", narrow_target=False, source_tag=family.source.tag, target_tag=family.target.tag)
@@ -216,18 +221,6 @@ def _shape(theirs: Any, family: Family, tied: str, chosen: ModelConfig) -> Model
         "activation": ACTIVATIONS[theirs.activation_function], "max_positions": theirs.max_position_embeddings,
         "positions": "sinusoidal" if family.positions is None else "learned", "encoder_window": None,
         "decoder_window": None, "tied": tied, "output_bias": True})
-
-
-def _vocabularies(model: Any, family: Family, *, joint: bool) -> tuple[Vocabulary, Vocabulary]:
-    """Return the source's and the target's vocabulary."""
-    pad, start, eos = (getattr(model.config, f"{name}_id") for name in ("pad_token", "decoder_start_token", "eos_token"))
-    sides = (family.source, family.target)
-    tables = (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens)
-    models = [side.pieces for side in sides]
-    source, target = (
-        arrange(side.rows, table.num_embeddings, (pad, side.unknown, start, eos), models if joint else [side.pieces])
-        for side, table in zip(sides, tables, strict=True))
-    return source, target
 
 
 def _bias(family: Family, rows: Sequence[int]) -> Tensor:

@@ -177,18 +177,16 @@ def locked(file: Path, message: str) -> FileLock:
 
 @contextmanager
 def sole_user(folder: Path) -> Iterator[None]:
-    """Lock a folder, which is created if need be; UserError that names the process at work there.
-
-    The system drops the lock of a process that ends, also of a killed one.
-    """
+    """Lock a folder, created if need be, until this process ends; UserError that names the process at work there."""
     folder.mkdir(parents=True, exist_ok=True)
     holder = folder / ".lock.holder"
     other = read_plain(holder).decode(errors="replace") if holder.is_file() else "another process"
-    with locked(require_no_link(folder / ".lock"),
-                f"{folder}: {other} is at work here. Wait for its end, stop it, or choose another name=."):
+    message = f"{folder}: {other} is at work here. Wait for its end, stop it, or choose another name=."
+    lock = locked(require_no_link(folder / ".lock"), message)
+    try:
         write_text(holder, f"process {os.getpid()} on {socket.gethostname()}\n")
-        try:
-            yield
-        finally:
-            if {path.name for path in folder.glob("*")} <= {".lock", holder.name}:  # nothing was made
-                shutil.rmtree(folder, ignore_errors=True)
+        yield
+    finally:
+        if {path.name for path in folder.glob("*")} <= {".lock", holder.name}:  # nothing was made
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.release()

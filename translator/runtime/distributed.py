@@ -35,10 +35,7 @@ UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
 
 @contextmanager
 def process_group(device: str, *, minutes: float) -> Iterator[None]:
-    """Connect the processes that torchrun started, each with a `device` (auto, cuda, ...) of its own.
-
-    Raise UserError where one does not answer for `minutes`.
-    """
+    """Connect the processes that torchrun started, a `device` each; UserError where one does not answer for `minutes`."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
@@ -89,20 +86,16 @@ def broadcast_from_main(make: Callable[[], T]) -> T:
     """Return to all processes what `make` returns in the main one. A UserError there ends the others with its exit code."""
     if world_size() == 1:
         return make()
-    message: list[Any] = [None, None]
-    failed: UserError | None = None
+    message: list[Any] = [None, None]  # what it made, or its error
     if is_main_process():
         try:
-            message[1] = make()
+            message[0] = make()
         except UserError as error:
-            failed = error
-        message[0] = failed is None
+            message[1] = error
     dist.broadcast_object_list(message)
-    if failed is not None:
-        raise failed
-    if not message[0]:
-        raise SystemExit(USER_ERROR_EXIT_CODE)
-    return message[1]
+    if message[1] is not None:
+        raise message[1] if is_main_process() else SystemExit(USER_ERROR_EXIT_CODE)
+    return message[0]
 
 
 def own_items(items: Sequence[T]) -> Sequence[T]:
@@ -209,10 +202,7 @@ def _in_shards(tensor: Tensor) -> TypeGuard[DTensor]:
 
 
 def shard_module(module: nn.Module, parts: Sequence[nn.Module], *, minutes: float) -> nn.Module:
-    """Shard the main process's weights over all processes (FSDP2), and return the module. `parts` are gathered one by one.
-
-    `minutes`: how long to wait for a process.
-    """
+    """Shard the main process's weights over all (FSDP2), to be gathered part by part; `minutes`: how long to wait for one."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 

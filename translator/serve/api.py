@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from starlette.types import Message
 
 from translator.config.commands import ServeConfig
-from translator.serve.detection import name_of, served_code
-from translator.serve.service import Answer, Service, Unanswerable, texts_of, untouched
+from translator.serve.service import Answer, Service, Unanswerable, name_of, served_code, texts_of, untouched
 
 AUTO = "auto"
 # Milliseconds without a key after which the page asks for a translation.
@@ -185,10 +184,7 @@ class Api:
         return [answers.get(i) or untouched(text) for i, text in enumerate(fields.texts)], detected
 
     async def _language_of(self, text: str, target: str) -> dict[str, Any]:
-        """Return the target if the text clearly is in it, else the likeliest language that is translated into it.
-
-        If no such language can be detected, and there is only one, return that one.
-        """
+        """Return the target if the text clearly is in it, else the likeliest of its sources, or the only one."""
         sources = [source for source, other in self.service.translators if other == target]
         if not sources:
             raise Unanswerable(f"{target} is not supported")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ipaddress
 import mimetypes
 import socket
@@ -112,12 +111,9 @@ async def _disconnected(request: Request) -> None:
 def _serving(file: Path) -> Route:
     """Return a route for a file of the page, kept in memory: it needs no file descriptor."""
     content, (media_type, _) = file.read_bytes(), mimetypes.guess_type(file.name)
-    headers = PAGE_HEADERS | {"ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
 
     async def serve(request: Request) -> Response:
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, media_type=media_type, headers=headers)
+        return Response(content, media_type=media_type, headers=PAGE_HEADERS)
 
     return serve
 

@@ -1,4 +1,4 @@
-"""The models by language pair: texts in, answers for each sentence out."""
+"""The models by language pair: texts in, answers for each sentence out; and the languages of texts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from babel import Locale, UnknownLocaleError
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from translator.config.commands import ServeConfig
 from translator.config.languages import tag_of
@@ -21,7 +24,6 @@ from translator.runtime.errors import UserError
 from translator.search import Hypothesis
 from translator.search.forced import Rating
 from translator.serve.batcher import Batcher
-from translator.serve.detection import Detector, name_of
 from translator.text.tokenizer import EOS_ID
 
 # Decimals of the numbers sent.
@@ -169,3 +171,39 @@ def _explained(
              "attention": [round(weight, DECIMALS) for weight in row]}
             for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
         yield {"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit, "tokens": tokens}
+
+
+def name_of(code: str) -> str:
+    """Return a language's name in English, or the code itself if it is not a language's."""
+    try:
+        return Locale.parse(code, sep="-").get_display_name("en") or code
+    except (UnknownLocaleError, ValueError):
+        return code
+
+
+def served_code(code: str, languages: Sequence[str]) -> str:
+    """Return the served language that a code such as `EN` or `en-US` asks for (RFC 4647, section 3.4), or else the code."""
+    known = {_tag(language): language for language in languages}
+    tag = _tag(code)
+    while tag and tag not in known:
+        tag = tag.rpartition("-")[0]
+    return known.get(tag, code)
+
+
+def _tag(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
+class Detector:
+    """Detect any language that py3langid knows."""
+
+    def __init__(self, languages: Sequence[str]) -> None:
+        """`languages`: the codes served, such as `en-US`, to use in place of py3langid's own."""
+        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self._served = {_tag(language).split("-")[0]: language for language in languages}
+
+    def detect(self, text: str) -> list[dict[str, Any]]:
+        """Return all languages, the likeliest first, as LibreTranslate does: confidences in percent, which sum to 100."""
+        return [
+            {"language": self._served.get(code, code), "confidence": round(100 * float(probability), 1)}
+            for code, probability in self._identifier.rank(text)]

@@ -43,8 +43,7 @@ from translator.serve import batcher, connections
 from translator.serve.api import Api
 from translator.serve.app import create_app
 from translator.serve.batcher import Batcher, Full
-from translator.serve.detection import Detector, served_code
-from translator.serve.service import Answer, Service, Unanswerable, texts_of
+from translator.serve.service import Answer, Detector, Service, Unanswerable, served_code, texts_of
 
 TEXTS = [source for source, _ in PAIRS[::17]]
 

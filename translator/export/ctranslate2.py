@@ -25,7 +25,6 @@ ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activat
 SUPPORTED = {
     "norm": ("pre", "post"), "activation": tuple(ACTIVATIONS), "positions": ("sinusoidal", "learned", "rotary", "relative"),
     "tied": ("none", "target", "all"), "encoder_window": (None,), "decoder_window": (None,)}
-
 # Finished hypotheses give up their places in CTranslate2's beam, but not in this project's: with this much patience its search
 # runs long enough to find the same.
 LONG_PATIENCE = 2.0
@@ -71,21 +70,17 @@ def write(translator: Translator, decoding: Decoding, folder: Path, quantization
 
 def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
     """Return Python code that translates with the export in `folder`."""
-    options = _options(decoding, translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID]))
-    source, target = _tokenizer_files(translator)
-    return USAGE.format(
-        folder=f"{folder}/", source=source, target=target, limit=decoding.limit("longest"),
-        options=", ".join(f"{name}={value!r}" for name, value in options.items()))
-
-
-def _options(decoding: Decoding, never: list[str]) -> dict[str, Any]:
-    """Return CTranslate2's options for the same search. `never`: pieces that no output may hold."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
     if decoding.search.beam_size > 1:
         options |= {
             "length_penalty": decoding.length_penalty, "patience": decoding.search.patience or LONG_PATIENCE,
             "return_end_token": True}  # so that it counts in the length
-    return options | {"suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
+    never = translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID])
+    options |= {"suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
+    source, target = _tokenizer_files(translator)
+    return USAGE.format(
+        folder=f"{folder}/", source=source, target=target, limit=decoding.limit("longest"),
+        options=", ".join(f"{name}={value!r}" for name, value in options.items()))
 
 
 def _tokenizer_files(translator: Translator) -> tuple[str, str]:

@@ -30,8 +30,6 @@ WORTHWHILE_SPEEDUP = 1.5
 # show it.
 GPU_PROBES, CPU_PROBES = ((2**14, 20),), ((2**5, 1), (2**11, 1))
 HOPELESS_SPEEDUP = 0.2
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-LIBRARIES = ("torch", "sentencepiece", "sacrebleu", "datasets")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -132,7 +130,7 @@ def memory_of(device: torch.device) -> int:
         return torch.cuda.get_device_properties(device).total_memory
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        return min(whole, int(CONTAINER_LIMIT.read_text()))
+        return min(whole, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # no container, or "max"
         return whole
 
@@ -148,23 +146,15 @@ def peak_memory(device: torch.device) -> float:
 def environment(device: torch.device) -> dict[str, str]:
     """Return the machine, the libraries and the code's version, by name."""
     gpu = {"GPU": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
-    return gpu | {
-        "processor": processor(), "threads": str(torch.get_num_threads()), "system": platform.platform(),
-        "Python": platform.python_version(), **{library: version(library) for library in LIBRARIES},
-        "translator": " ".join(filter(None, (translator.__version__, commit())))}
-
-
-def processor() -> str:
-    """Return the processor's name."""
-    cpuinfo = Path("/proc/cpuinfo")
+    cpuinfo, root = Path("/proc/cpuinfo"), Path(translator.__file__).resolve().parent.parent
     named = re.search(r"^model name\s*: (.*)", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    return named[1] if named else platform.processor() or platform.machine()
-
-
-def commit() -> str:
-    """Return the commit of this code; empty where it is not in a Git repository of its own."""
-    root = Path(translator.__file__).resolve().parent.parent
-    if not (root / ".git").exists() or not shutil.which("git"):
-        return ""
-    described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
-    return f"commit {described.stdout.strip()}" if described.stdout else ""
+    commit = ""
+    if (root / ".git").exists() and shutil.which("git"):
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+    libraries = ("torch", "sentencepiece", "sacrebleu", "datasets")
+    return gpu | {
+        "processor": named[1] if named else platform.processor() or platform.machine(),
+        "threads": str(torch.get_num_threads()), "system": platform.platform(), "Python": platform.python_version(),
+        **{library: version(library) for library in libraries},
+        "translator": f"{translator.__version__} commit {commit}" if commit else translator.__version__}

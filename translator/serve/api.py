@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 from fastapi import HTTPException, Request
@@ -88,10 +89,9 @@ async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) ->
 
 async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
-        try:
+        values = None
+        with suppress(ValueError, RecursionError):
             values = await request.json()
-        except (ValueError, RecursionError) as error:
-            raise HTTPException(400, "Invalid JSON format") from error
         if not isinstance(values, dict):
             raise HTTPException(400, "Invalid JSON format")
         return values

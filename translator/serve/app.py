@@ -25,8 +25,6 @@ from translator.serve.service import Unanswerable
 
 # A character takes at most this many bytes, as two \uXXXX of JSON or four %XX of a form; and there are the other fields.
 CHARACTER_BYTES, OTHER_BYTES = 12, 1 << 16
-# Seconds after which a client that got 503 may ask again.
-RETRY_AFTER = 2
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -44,7 +42,6 @@ def create_app(api: Api) -> FastAPI:
         "/detect": _answering(api, Detection, api.detect)}
     for path, route in posts.items():
         app.add_api_route(path, route, methods=["POST"], dependencies=[Depends(_known_origins(api.config.origins))])
-
     for path in ("/suggest", "/translate_file"):
         app.add_api_route(path, _refuse, methods=["POST"])
     for path, answer in {"/languages": api.languages, "/frontend/settings": api.settings, "/health": api.health}.items():
@@ -69,7 +66,7 @@ def _answer_errors(app: FastAPI, timeout: float) -> None:
 
     answer(Unanswerable, 400)
     answer(ClientDisconnect, 400, "the client has left")
-    answer(Full, 503, "Slowdown: too many texts wait already", **{"Retry-After": str(RETRY_AFTER)})
+    answer(Full, 503, "Slowdown: too many texts wait already", **{"Retry-After": "2"})
     answer(TimeoutError, 504, f"Cannot translate text: it took longer than {timeout:g} seconds")
     answer(UserError, 500, "Cannot translate text: {error}")
     answer(Exception, 500, "Cannot translate text: the server's log says why")

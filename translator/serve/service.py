@@ -21,13 +21,10 @@ from translator.inference.translation import Request, Translation
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
-from translator.search import Hypothesis
-from translator.search.forced import Rating
 from translator.serve.batcher import Batcher
 from translator.text.tokenizer import EOS_ID
 
-# Decimals of the numbers sent.
-DECIMALS = 3
+DECIMALS = 3  # of the numbers sent
 
 
 class Unanswerable(Exception):
@@ -113,7 +110,7 @@ class Service:
         kind, units = sentences[0][0], [unit for _, unit in sentences]
         translator = self.translators[kind.source, kind.target]
         translations = translator.translate_units(units, dataclasses.replace(self.search, n_best=kind.n_best))
-        explanations = explain(translator, units, translations, self.search) if kind.explained else [None] * len(units)
+        explanations = explain(translator, units, translations, self.search) if kind.explained else itertools.repeat(None)
         return list(map(Answer, translations, explanations))
 
 
@@ -146,31 +143,23 @@ def untouched(text: str) -> list[list[Answer]]:
 
 def explain(
     translator: Translator, units: Sequence[Unit], translations: Sequence[Translation], options: SearchConfig
-) -> list[dict[str, Any]]:
-    """Return each sentence's source tokens, and its translations, the best first, with score and tokens."""
-    pairs = [
-        (unit.ids, [*hypothesis.ids, EOS_ID])
-        for unit, translation in zip(units, translations, strict=True) for hypothesis in translation.hypotheses]
-    ratings = iter(translator.rate(pairs, options))
-    return [
-        {"source": translator.source_tokenizer.spans(unit.text),
-         "translations": list(_explained(translator, unit, translation, ratings))}
-        for unit, translation in zip(units, translations, strict=True)]
-
-
-def _explained(
-    translator: Translator, unit: Unit, translation: Translation, ratings: Iterator[Rating]
 ) -> Iterator[dict[str, Any]]:
-    hypothesis: Hypothesis
-    for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
-        surfaces = translator.target_tokenizer.surfaces(hypothesis.ids)
-        tags = translator.source_tokenizer.count_tags(unit.ids)
-        attention = rating.attention[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
-        tokens = [
-            {"text": surface, "log_probability": round(log_probability, DECIMALS),
-             "attention": [round(weight, DECIMALS) for weight in row]}
-            for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
-        yield {"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit, "tokens": tokens}
+    """Yield each sentence's source tokens, and its translations, the best first, with score and tokens."""
+    ratings = iter(translator.rate([
+        (unit.ids, [*hypothesis.ids, EOS_ID])
+        for unit, translation in zip(units, translations, strict=True) for hypothesis in translation.hypotheses], options))
+    for unit, translation in zip(units, translations, strict=True):
+        tags, explained = translator.source_tokenizer.count_tags(unit.ids), []
+        for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
+            surfaces = translator.target_tokenizer.surfaces(hypothesis.ids)
+            attention = rating.attention[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
+            tokens = [
+                {"text": surface, "log_probability": round(log_probability, DECIMALS),
+                 "attention": [round(weight, DECIMALS) for weight in row]}
+                for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
+            explained.append({"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit,
+                              "tokens": tokens})
+        yield {"source": translator.source_tokenizer.spans(unit.text), "translations": explained}
 
 
 def name_of(code: str) -> str:

@@ -29,8 +29,7 @@ from translator.data.tatoeba import fetch_default
 from translator.model.transformer import Transformer
 from translator.runs.training_state import Outcome
 from translator.runtime.console import require_stdout
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, peak_memory, resolve_device
+from translator.runtime.device import Precision, peak_memory, resolve_device, tune_cpu
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID
 from translator.training.train import train

@@ -31,8 +31,7 @@ from translator.metrics.scores import METRICS, score
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import require_writable, writing
 from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision
+from translator.runtime.device import Precision, tune_cpu
 from translator.runtime.errors import UserError
 
 SCRIPTS = ("scripts/bench/speed.py", "scripts/benchmark.py")  # the newest name first

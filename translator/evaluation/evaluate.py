@@ -25,7 +25,7 @@ from translator.metrics.scores import METRICS, LengthScore, Score, metrics_for, 
 from translator.metrics.significance import Comparison, paired_bootstrap
 from translator.runs.run_folder import RunFolder, chosen_runs
 from translator.runtime.atomic_files import require_no_link, require_writable, write_text
-from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError
 
 

@@ -31,8 +31,7 @@ from translator.runs.tensorboard import read_history
 from translator.runs.training_state import Outcome, TrainingState, outcome_of, state_of
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes, write_text, writing
 from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, environment, resolve_device
+from translator.runtime.device import Precision, environment, resolve_device, tune_cpu
 from translator.runtime.errors import UserError
 
 PAGE = "report.html"

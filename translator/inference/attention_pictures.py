@@ -15,7 +15,7 @@ from translator.runs.plots import draw_attention, png, undrawn
 from translator.runs.run_folder import chosen_runs, require_not_of_a_run
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes
 from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID
 

@@ -29,8 +29,7 @@ from translator.inference.translation import Given, decoded
 from translator.inference.translator import CHUNK
 from translator.inference.workers import Job, translate_all
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, resolve_device
+from translator.runtime.device import Precision, resolve_device, tune_cpu
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 
 PROMPT = "> "

@@ -15,8 +15,7 @@ from translator.inference.details import Details
 from translator.inference.translation import Request, Translation
 from translator.inference.translator import CHUNK, Translator
 from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision
+from translator.runtime.device import Precision, tune_cpu
 from translator.runtime.process_pool import answering, in_order
 
 REMEDY = "try fewer workers, or a smaller search.batch_tokens"

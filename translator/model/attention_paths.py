@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from translator.model.cpu_operations import onednn_is_slow
 from translator.model.positions import RelativeBias
-from translator.runtime.cpu import onednn
+from translator.runtime.device import onednn
 
 # Keys from which on the fused kernel is faster than the formula on a CPU...
 CPU_FUSED_FROM = 512

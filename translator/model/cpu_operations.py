@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from translator.runtime.cpu import onednn
+from translator.runtime.device import onednn
 from translator.runtime.seeds import random_words
 
 # Numbers in a CPU's vectors. PyTorch takes the softmax of shorter rows one number at a time, up to fifteen times as slowly.

@@ -25,8 +25,7 @@ from translator.model.inference_layers import (
 from translator.model.kv_cache import KeyValueCache, Past, move_to_front
 from translator.model.layers import DecoderLayer
 from translator.model.source_parts import keys_values_in_parts, split_source
-from translator.runtime.cpu import onednn
-from translator.runtime.device import to_matmul_dtype
+from translator.runtime.device import onednn, to_matmul_dtype
 
 
 @dataclass

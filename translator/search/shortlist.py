@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from translator.config.options import MOST_CANDIDATES
 from translator.model.active_hypotheses import OpenRows
 from translator.model.inference_layers import log_probabilities, select_outputs
-from translator.runtime.cpu import onednn
+from translator.runtime.device import onednn
 from translator.search.engine import Model, one_of_few, search
 from translator.search.ensemble import as_one
 from translator.search.hypothesis import Demands, Hypothesis, Ids

@@ -11,7 +11,7 @@ from translator.config.commands import ServeConfig
 from translator.runs.run_folder import chosen_runs
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
+from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError
 
 

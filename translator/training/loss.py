@@ -21,7 +21,7 @@ TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
 # Of these, tokens whose float32 softmax is taken at once: as many as fit in a CPU's cache; elsewhere all.
 SOFTMAXES_AT_ONCE = {"cpu": 2**5}
 # The last chunk is padded with zeros to a multiple of this, so that products have few shapes (`tune_cpu` in
-# translator/runtime/cpu.py says why).
+# translator/runtime/device.py says why).
 TOKENS_TOGETHER = 2**6
 
 

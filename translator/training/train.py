@@ -25,8 +25,7 @@ from translator.runs.run_folder import RunFolder, place_of
 from translator.runs.training_state import Outcome
 from translator.runtime.atomic_files import sole_user
 from translator.runtime.console import log
-from translator.runtime.cpu import tune_cpu
-from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device
+from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device, tune_cpu
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import Tokenizer

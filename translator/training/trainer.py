@@ -23,8 +23,7 @@ from translator.runs.run_folder import RunFolder
 from translator.runs.training_state import Outcome, TrainingState, Validation, outcome_of, state_of
 from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import log
-from translator.runtime.cpu import give_back_freed_memory
-from translator.runtime.device import Precision, advise_when_out_of_memory
+from translator.runtime.device import Precision, advise_when_out_of_memory, give_back_freed_memory
 from translator.runtime.distributed import (
     broadcast_from_main,
     full_tensors_on_main,

@@ -15,9 +15,15 @@ from tests.support.models import random_model
 from translator.inference.translator import Translator
 from translator.model.inference_layers import convert
 from translator.model.transformer import Transformer
-from translator.runtime import cpu, device
-from translator.runtime.cpu import multiply_by_onednn, onednn
-from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
+from translator.runtime import device
+from translator.runtime.device import (
+    OutOfMemory,
+    Precision,
+    advise_when_out_of_memory,
+    multiply_by_onednn,
+    onednn,
+    resolve_device,
+)
 from translator.runtime.errors import UserError
 
 MATMUL = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -61,7 +67,7 @@ def test_a_processor_that_is_slow_at_bf16_is_asked_for_little(
 
 def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     before = MATMUL.fp32_precision
-    monkeypatch.setattr(cpu, "FLOAT32_ERROR", 0.0)  # no product is exact enough
+    monkeypatch.setattr(device, "FLOAT32_ERROR", 0.0)  # no product is exact enough
     multiply_by_onednn()
     assert MATMUL.fp32_precision == before
 

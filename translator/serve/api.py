@@ -1,18 +1,28 @@
-"""LibreTranslate's API: the fields of requests, and the answers as values for JSON."""
+"""LibreTranslate's API over HTTP: the fields of requests, their answers, and the application that routes them."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import itertools
-from collections.abc import Sequence
+import mimetypes
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from fastapi import HTTPException, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.middleware.cors import CORSMiddleware
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 
 from translator.config.commands import ServeConfig
+from translator.runtime.errors import UserError
+from translator.serve.batcher import Full
+from translator.serve.connections import known_hosts, known_origins
 from translator.serve.service import Answer, Service, Unanswerable, name_of, served_code, texts_of, untouched
 
 AUTO = "auto"
@@ -21,6 +31,14 @@ TYPING_PAUSE = 250
 # Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's
 # English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
+# A character takes at most this many bytes, as two \uXXXX of JSON or four %XX of a form; and there are the other fields.
+CHARACTER_BYTES, OTHER_BYTES = 12, 1 << 16
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+                               "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+Route = Callable[[Request], Awaitable[Response]]
 
 
 def _require_unicode(text: str) -> str:
@@ -208,3 +226,84 @@ class Api:
         for size, limit in ((len(texts), self.config.max_texts), (sum(map(len, texts)), self.config.max_characters)):
             if size > limit:
                 raise Unanswerable(f"Invalid request: request ({size}) exceeds text limit ({limit})")
+
+
+def create_app(api: Api) -> FastAPI:
+    """Build the application that uvicorn runs."""
+    app = FastAPI(openapi_url=None, dependencies=[Depends(known_hosts((api.config.host, *api.config.hosts)))])
+    posts = {
+        "/translate": _answering(api, Translation, api.translate), "/details": _answering(api, Translation, api.details),
+        "/detect": _answering(api, Detection, api.detect)}
+    for path, route in posts.items():
+        app.add_api_route(path, route, methods=["POST"], dependencies=[Depends(known_origins(api.config.origins))])
+    for path in ("/suggest", "/translate_file"):
+        app.add_api_route(path, _refuse, methods=["POST"])
+    for path, answer in {"/languages": api.languages, "/frontend/settings": api.settings, "/health": api.health}.items():
+        app.add_api_route(path, answer, methods=["GET"])
+    for file in (Path(__file__).parent / "page").iterdir():
+        for path in ("/", f"/{file.name}") if file.name == "index.html" else (f"/{file.name}",):
+            app.add_api_route(path, _serving(file), methods=["GET", "HEAD"])
+    _answer_errors(app, api.config.timeout)
+    if api.config.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=api.config.origins, allow_methods=["GET", "POST"], allow_headers=["Content-Type"])
+    return app
+
+
+def _answer_errors(app: FastAPI, timeout: float) -> None:
+    """Give every error a status and one line: {"error": "..."}."""
+    def answer(error: type[Exception], status: int, message: str = "{error}", **headers: str) -> None:
+        async def respond(request: Request, error: Exception) -> Response:
+            return JSONResponse({"error": message.format(error=error)}, status, headers)
+
+        app.add_exception_handler(error, respond)
+
+    answer(Unanswerable, 400)
+    answer(ClientDisconnect, 400, "the client has left")
+    answer(Full, 503, "Slowdown: too many texts wait already", **{"Retry-After": "2"})
+    answer(TimeoutError, 504, f"Cannot translate text: it took longer than {timeout:g} seconds")
+    answer(UserError, 500, "Cannot translate text: {error}")
+    answer(Exception, 500, "Cannot translate text: the server's log says why")
+
+    @app.exception_handler(StarletteHTTPException)
+    async def respond(request: Request, error: StarletteHTTPException) -> Response:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _refuse() -> None:
+    raise HTTPException(403, "Suggestions and translation of files are disabled on this server.")
+
+
+def _answering(api: Api, model: type[FieldsT], work: Callable[[FieldsT], Coroutine[Any, Any, Any]]) -> Route:
+    """Return a route that answers the request's fields by `work`, unless that takes too long or the client leaves."""
+    max_bytes = CHARACTER_BYTES * api.config.max_characters + OTHER_BYTES
+
+    async def answer(request: Request) -> Response:
+        async with asyncio.timeout(api.config.timeout):
+            fields = await read_fields(request, model, max_bytes)
+            task, gone = asyncio.ensure_future(work(fields)), asyncio.ensure_future(_disconnected(request))
+            try:
+                await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if not task.done():
+                    raise ClientDisconnect
+                return JSONResponse(task.result())
+            finally:
+                task.cancel()
+                gone.cancel()
+
+    return answer
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _serving(file: Path) -> Route:
+    """Return a route for a file of the page, kept in memory: it needs no file descriptor."""
+    content, (media_type, _) = file.read_bytes(), mimetypes.guess_type(file.name)
+
+    async def serve(request: Request) -> Response:
+        return Response(content, media_type=media_type, headers=PAGE_HEADERS)
+
+    return serve

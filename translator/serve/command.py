@@ -18,8 +18,7 @@ from translator.runtime.errors import UserError
 def serve_runs(config: ServeConfig) -> None:
     """Serve runs over HTTP until a signal ends it."""
     try:
-        from translator.serve.api import Api
-        from translator.serve.app import create_app
+        from translator.serve.api import Api, create_app
         from translator.serve.connections import Server
         from translator.serve.service import Service
     except ModuleNotFoundError as error:

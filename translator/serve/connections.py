@@ -1,12 +1,18 @@
-"""Limits on connections: how many are open, and how long a client may do nothing."""
+"""Who may connect: known hosts and origins, so many at once, and none that does nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import resource
+import socket
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 import uvicorn
+from fastapi import HTTPException, Request
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -22,6 +28,7 @@ OTHER_FILES = BACKLOG + 50
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 43\r\nRetry-After: 2\r\n"
     b'Connection: close\r\n\r\n{"error":"Slowdown: too many connections"}\n')
+Check = Callable[[Request], Awaitable[None]]
 
 
 class Connection(H11Protocol):
@@ -86,3 +93,45 @@ def within_open_files(most_connections: int) -> int:
         log(f"warning: max_connections={most_connections}: the limit of open files ({soft}) allows {most}. "
             "Raise it (ulimit -n).")
     return most
+
+
+def known_hosts(names: Sequence[str]) -> Check:
+    """Return a check that requests name this server as their Host: `names`, an address, or this machine; `*`: any.
+
+    A hostile site can have its name resolved to this machine's address; its page then passes for the server's own
+    (https://en.wikipedia.org/wiki/DNS_rebinding). Starlette's TrustedHostMiddleware knows no addresses.
+    """
+    own = socket.gethostname()
+    known = {name.lower() for name in (*names, "localhost", own, f"{own}.local")}
+
+    async def check(request: Request) -> None:
+        host = request.headers.get("host")
+        if host is None or "*" in known:  # every browser names a host
+            return
+        name = host
+        with suppress(ValueError):
+            name = (urlsplit(f"//{host}").hostname or host).removesuffix(".")
+            ipaddress.ip_address(name)
+            return
+        if name not in known:
+            raise HTTPException(403, f"Host {name!r}: not a name of this server. If it should be, start it with hosts=[{name}]")
+
+    return check
+
+
+def known_origins(origins: Sequence[str]) -> Check:
+    """Return a check that no page of an unknown site asks: it could not read the answer, but keep the server busy.
+
+    Browsers say where a request is from (https://www.w3.org/TR/fetch-metadata), but only its origin if it goes to another
+    machine without https. Other clients say nothing.
+    """
+    async def check(request: Request) -> None:
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        if site is None:
+            own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        else:
+            own = site in ("none", "same-origin")
+        if not own and "*" not in origins and origin not in origins:
+            raise HTTPException(403, "Pages of other web sites may not ask: the server's `origins` does not name this one")
+
+    return check

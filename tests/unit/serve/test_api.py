@@ -40,8 +40,7 @@ pytest.importorskip("libretranslatepy", reason="a client is not installed: the e
 from libretranslatepy import LibreTranslateAPI
 
 from translator.serve import batcher, connections
-from translator.serve.api import Api
-from translator.serve.app import create_app
+from translator.serve.api import Api, create_app
 from translator.serve.batcher import Batcher, Full
 from translator.serve.service import Answer, Detector, Service, Unanswerable, served_code, texts_of
 

@@ -19,8 +19,7 @@ from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_
 from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing
 from translator.runtime.errors import UserError
 
-# The file that marks a folder as an export, which may be replaced.
-MARK = "translator.json"
+MARK = "translator.json"  # the file that marks a folder as an export, which may be replaced
 
 
 def export_run(config: ExportConfig) -> None:

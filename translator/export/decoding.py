@@ -18,8 +18,7 @@ SEARCH_CARRIED = frozenset((
 MODEL_CARRIED = frozenset((
     "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions", "output_bias", "embeddings", "dropout",
     "attention_dropout", "activation_dropout"))
-# Tokens of a translation, if the run does not say.
-TYPICAL_LENGTH = 20
+TYPICAL_LENGTH = 20  # tokens of a translation, if the run does not say
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ REQUIRED = {
     "add_final_layer_norm": False}
 # A model may bring Python code: without this option, transformers asks on stdin whether to run it.
 NEVER_RUN: dict[str, Any] = {"trust_remote_code": False}
-# Added to the logit of pieces that are never output: their probability is then lost in rounding.
-SILENCE = -30.0
+SILENCE = -30.0  # added to the logit of pieces that are never output: their probability is then lost in rounding
 # A layer's modules: their name in `transformers`, and here.
 PARTS = {
     "self_attn.q_proj": "self_attention.W_q", "self_attn.k_proj": "self_attention.W_k",
@@ -37,12 +36,10 @@ PARTS = {
     "encoder_attn_layer_norm": "around_cross.norm", "fc1": "feed_forward.inner", "fc2": "feed_forward.outer",
     "final_layer_norm": "around_feed_forward.norm"}
 SELF_NORM = {"encoder": "around_attention.norm", "decoder": "around_self.norm"}
-# Pieces that segment text.
-SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
+SEGMENTING = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)  # pieces that segment text
 # Special pieces in the order of their ids here. The one that starts an output is not called <s>: that may be another piece.
 SPECIAL = {"<pad>": Piece.CONTROL, "<unk>": Piece.UNKNOWN, "<start>": Piece.CONTROL, "</s>": Piece.CONTROL}
-# Pieces in the order of ids, each with its row in the other model's embeddings.
-Vocabulary = dict[str, int]
+Vocabulary = dict[str, int]  # pieces in the order of ids, each with its row in the other model's embeddings
 
 
 @dataclass(frozen=True)

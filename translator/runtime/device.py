@@ -25,20 +25,13 @@ from torch import Tensor
 import translator
 from translator.runtime.errors import UserError, is_out_of_memory
 
-# How much faster bf16 products must be for bf16 to pay for its conversions.
-WORTHWHILE_SPEEDUP = 1.5
+WORTHWHILE_SPEEDUP = 1.5  # of products in bf16, to pay for its conversions
 # Probes that compare precisions: rows of a matrix, and products between two readings of the clock. Many on a GPU, where the
 # launch of a small product takes longer than the product. A CPU without bf16 instructions is 100 times slower: a few rows
 # show it.
 GPU_PROBES, CPU_PROBES = ((2**14, 20),), ((2**5, 1), (2**11, 1))
 HOPELESS_SPEEDUP = 0.2
-# The relative error of a sum of 512 products stays well below this in float32, and well above in bf16.
-FLOAT32_ERROR = 1e-5
-# Kernels that oneDNN caches in training, instead of 1,024: batches of all lengths need a few thousand, of 0.8 MB each.
-CACHED_KERNELS = 2**12
-# Parameters of glibc's mallopt, from malloc.h: no separate mappings, no trimming, growth in steps of 256 MiB, and one heap for
-# all threads, as the others cannot hold a large tensor.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
+FLOAT32_ERROR = 1e-5  # the relative error of a sum of 512 products is well below this in float32, and well above in bf16
 
 
 def resolve_device(name: str) -> torch.device:
@@ -160,7 +153,7 @@ def tune_cpu(*, training: bool = False) -> None:
     """
     keep_freed_memory()
     if training:
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(CACHED_KERNELS))
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")  # instead of 1,024, of 0.8 MB each
     multiply_by_onednn()
 
 
@@ -203,10 +196,10 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, -1)
-        mallopt(M_TOP_PAD, 1 << 28)
-        mallopt(M_ARENA_MAX, 1)
+        mallopt(-4, 0)  # M_MMAP_MAX of malloc.h: no separate mappings
+        mallopt(-1, -1)  # M_TRIM_THRESHOLD: no trimming
+        mallopt(-2, 1 << 28)  # M_TOP_PAD: growth in steps of 256 MiB
+        mallopt(-8, 1)  # M_ARENA_MAX: one heap for all threads, as the others cannot hold a large tensor
 
 
 def give_back_freed_memory() -> None:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:  # to import what shards takes a second, which one process alo
 T = TypeVar("T")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-# How gloo reports a process that is gone or late.
-UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")
+UNHEARD = ("gloo/transport", "Timed out waiting", "Connection closed by peer")  # gloo's words for a lost process
 
 
 @contextmanager

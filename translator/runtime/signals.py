@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from translator.runtime.console import log
 from translator.runtime.distributed import world_size
 
-# Ctrl-C, a scheduler or systemd, a closed terminal.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler or systemd, a closed terminal
 
 
 class Interrupted(Exception):

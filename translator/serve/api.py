@@ -23,11 +23,9 @@ from translator.config.commands import ServeConfig
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Full
 from translator.serve.connections import known_hosts, known_origins
-from translator.serve.service import Answer, Service, Unanswerable, name_of, served_code, texts_of, untouched
+from translator.serve.service import Answers, Service, Unanswerable, name_of, served_code, texts_of, untouched
 
-AUTO = "auto"
-# Milliseconds without a key after which the page asks for a translation.
-TYPING_PAUSE = 250
+TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a translation
 # Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's
 # English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
@@ -125,10 +123,9 @@ class Api:
     """LibreTranslate's answers and error messages; `details` and `health` are additions."""
 
     def __init__(self, service: Service, config: ServeConfig, keys: Sequence[str] = ()) -> None:
-        """If there are `keys`, requests must bring one."""
         self.service = service
         self.config = config
-        self.keys = [key.encode() for key in keys]
+        self.keys = [key.encode() for key in keys]  # if there are any, requests must bring one
         self.max_alternatives = config.search.most_outputs - 1
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
@@ -178,9 +175,7 @@ class Api:
         return {
             "status": "ok", "waiting": batcher.waiting, "sentences": batcher.sentences_done, "batches": batcher.batches_done}
 
-    async def _translate(
-        self, fields: Translation, *, explained: bool
-    ) -> tuple[list[list[list[Answer]]], list[dict[str, Any]] | None]:
+    async def _translate(self, fields: Translation, *, explained: bool) -> tuple[list[Answers], list[dict[str, Any]] | None]:
         """Return the answers to each text, and the languages detected if `source` is auto."""
         self._require_key(fields)
         self._require_limits(fields.texts)
@@ -189,15 +184,13 @@ class Api:
         if fields.format != "text":
             raise Unanswerable(f"{fields.format} format is not supported")
         source, target = (served_code(code, self.service.codes) for code in (fields.source, fields.target))
-        detected = None
-        sources = [source] * len(fields.texts)
-        if source == AUTO:
+        detected, sources = None, [source] * len(fields.texts)
+        if source == "auto":
             detected = [await self._language_of(text, target) for text in fields.texts]
             sources = [language["language"] for language in detected]
         foreign = [i for i, language in enumerate(sources) if detected is None or language != target]
         translated = await self.service.translate(
-            [fields.texts[i] for i in foreign], [sources[i] for i in foreign], target,
-            n_best=1 + fields.alternatives, explained=explained)
+            [fields.texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, explained)
         answers = dict(zip(foreign, translated, strict=True))
         return [answers.get(i) or untouched(text) for i, text in enumerate(fields.texts)], detected
 

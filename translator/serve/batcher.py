@@ -9,8 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 Sentence = TypeVar("Sentence")
 
-# Sentences of up to this many tokens share a batch, whatever their lengths.
-SHORT = 40
+SHORT = 40  # tokens: shorter sentences share a batch, whatever their lengths
 
 
 class Full(Exception):

@@ -19,12 +19,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
-# Seconds between two checks on what a client does; as long, a connection may be idle.
-PATIENCE = 10
-# Connections that the kernel queues, and that asyncio accepts at once.
-BACKLOG = 128
-# File descriptors kept for accepted connections that are refused, and for files.
-OTHER_FILES = BACKLOG + 50
+PATIENCE = 10  # seconds between two checks on what a client does; as long, a connection may be idle
+BACKLOG = 128  # connections that the kernel queues, and that asyncio accepts at once
+OTHER_FILES = BACKLOG + 50  # file descriptors kept for connections that are refused, and for files
 REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 43\r\nRetry-After: 2\r\n"
     b'Connection: close\r\n\r\n{"error":"Slowdown: too many connections"}\n')

@@ -49,6 +49,9 @@ class Answer:
     explanation: dict[str, Any] | None
 
 
+Answers = list[list[Answer]]  # of a text, by line and sentence
+
+
 class Service:
     """Translate texts by the run of their language pair, batched with the texts of other requests."""
 
@@ -79,9 +82,9 @@ class Service:
         return await asyncio.to_thread(self.detector.detect, text)
 
     async def translate(
-        self, texts: Sequence[str], sources: Sequence[str], target: str, *, n_best: int = 1, explained: bool = False
-    ) -> list[list[list[Answer]]]:
-        """Return the answers for each text, by line and sentence. `sources`: the language of each text."""
+        self, texts: Sequence[str], sources: Sequence[str], target: str, n_best: int = 1, explained: bool = False
+    ) -> list[Answers]:
+        """Return the answers for each text. `sources`: the language of each text."""
         kinds = [Kind(source, target, n_best, explained) for source in sources]
         plans = await asyncio.to_thread(lambda: list(map(self._plan, kinds, texts)))
         answers = iter(await self.batcher.submit(
@@ -119,7 +122,7 @@ def _request(line: str, translator: Translator, target: str) -> Request:
     return Request((tag_of(target) if translator.source_tokenizer.tags else "") + line)
 
 
-def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int, search: SearchConfig) -> list[str]:
+def texts_of(text: str, lines: Answers, n_best: int, search: SearchConfig) -> list[str]:
     """Join the translations of a text's lines, the best first, without repetitions. Line breaks are kept."""
     by_line = []
     for number, (line, answers) in enumerate(zip(text.split("\n"), lines, strict=True), 1):
@@ -132,7 +135,7 @@ def texts_of(text: str, lines: Sequence[Sequence[Answer]], n_best: int, search: 
     return list(dict.fromkeys(ranked))
 
 
-def untouched(text: str) -> list[list[Answer]]:
+def untouched(text: str) -> Answers:
     """Return the lines of a text as their own translations."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return [

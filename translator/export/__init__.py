@@ -1,6 +1,6 @@
 """Write trained models for other programs: one module for each program; `decoding` says what they can express.
 
-Begin with `command`; `ctranslate2` and `huggingface` write, `card` describes.
+Begin with `command`; `ctranslate2` and `huggingface` write.
 """
 
 from translator.export.command import exportable, module_of

@@ -39,8 +39,7 @@ from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
 from translator.export import decoding as to_decoding
 from translator.export import huggingface as to_huggingface
-from translator.export.card import model_card
-from translator.export.command import replaced
+from translator.export.command import model_card, replaced
 from translator.export.decoding import Decoding
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translator import Translator

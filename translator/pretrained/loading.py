@@ -26,10 +26,10 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     Dropout and subword sampling are those of `config`, and so are language tags except for a run folder.
     Raises UserError if there is no such model.
     """
-    if RunFolder(source).config_file.is_file():
-        _warn_of_missing_pieces(source, config)
-        weights = RunFolder(source).load_weights()
-        pretrained = dataclasses.replace(without_weights(RunFolder(source), config), weights=weights)
+    folder = RunFolder(source)
+    if folder.config_file.is_file():
+        _warn_of_missing_pieces(folder.load_config(), config, source)
+        pretrained = dataclasses.replace(without_weights(folder, config), weights=folder.load_weights())
     else:
         pretrained = load(source, config)
     with torch.device("meta"), SkipInit():  # where a model takes no memory, whatever its size
@@ -38,9 +38,8 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     return pretrained
 
 
-def _warn_of_missing_pieces(run: str, config: RunConfig) -> None:
+def _warn_of_missing_pieces(saved: RunConfig, config: RunConfig, run: str) -> None:
     """Warn if a new target language will be spelled in letters, because the run's target vocabulary lacks its pieces."""
-    saved = RunFolder(run).load_config()
     new = set(config.data.target.split("+")) - set(saved.data.target.split("+"))
     if saved.tokenizer.joint and saved.tokenizer.narrow_target and new:
         log(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
@@ -75,10 +74,9 @@ def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> Ru
                 f"{option}={before[option]}: the model in {pretrained.source} has {now[option]}; leave the option out")
     known = pretrained.tokenizers[0].tags
     if set(config.data.tags) - set(known) or bool(known) != bool(config.data.tags):
-        raise UserError(
-            f"data.target={config.data.target}: the model in {pretrained.source} "
-            + (f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known
-               else "translates to one language: name one"))
+        remedy = f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known else (
+            "translates to one language: name one")
+        raise UserError(f"data.target={config.data.target}: the model in {pretrained.source} {remedy}")
     return adopted
 
 

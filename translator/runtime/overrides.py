@@ -8,8 +8,6 @@ import shlex
 
 from translator.runtime.errors import UserError
 
-# The variable in which make passes ARGS="...", read by no shell.
-ARGS = "TRANSLATE_ARGS"
 # Values that Hydra reads as text, a number, true, false or null.
 PLAIN = re.compile(r"(?! )[\w/.\-+$%*@?|: ]*(?<! )", re.ASCII)
 # Hydra's own syntax: quotes, lists, mappings, function calls, escapes, interpolations.

@@ -19,9 +19,7 @@ from typing import Any, NoReturn
 
 from translator.runtime import errors
 from translator.runtime.errors import UserError
-from translator.runtime.overrides import ARGS, split_words, take_literally
-
-GRACE_SECONDS = 3  # in which the main process may end the others
+from translator.runtime.overrides import split_words, take_literally
 
 
 @contextmanager
@@ -36,7 +34,8 @@ def one_line_errors() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is _leave:  # the imports are over
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        sys.argv[1:] = take_literally([*sys.argv[1:], *split_words(os.environ.pop(ARGS, ""))])
+        from_make = split_words(os.environ.pop("TRANSLATE_ARGS", ""))  # ARGS="..." of make, read by no shell
+        sys.argv[1:] = take_literally([*sys.argv[1:], *from_make])
         yield
         sys.stdout.flush()
     except UserError as error:
@@ -49,7 +48,8 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # OSError from Python 3.13 on
             _exit(str(error))
-        if {type(error).__module__.split(".")[0], _raised_in(error)} & {"hydra", "omegaconf"}:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)  # where it was raised
+        if {name.split(".")[0] for name in (type(error).__module__, frame.f_globals["__name__"])} & {"hydra", "omegaconf"}:
             _exit(_misnamed(error.__cause__) or f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the system's message says which
             _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
@@ -105,12 +105,6 @@ def _misnamed(cause: BaseException | None) -> str | None:
     return errors.no_such_option(name, where, (str(key) for key in group if key != "hydra"))
 
 
-def _raised_in(error: Exception) -> str:
-    """Return the name of the package whose code raised an error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals["__name__"]).split(".")[0]
-
-
 def _report_once(thread: threading.ExceptHookArgs) -> None:
     """Ignore errors of TensorBoard's thread: they are raised again in the main thread."""
     if not issubclass(thread.exc_type, OSError):
@@ -119,7 +113,7 @@ def _report_once(thread: threading.ExceptHookArgs) -> None:
 
 def _exit(message: str) -> NoReturn:
     if os.environ.get("RANK", "0") != "0":  # the main process may say the same and end this one
-        time.sleep(GRACE_SECONDS)
+        time.sleep(3)
     print(f"error: {errors.one_line(message)}", file=sys.stderr)
     try:
         sys.stdout.flush()

@@ -70,9 +70,9 @@ class Server(uvicorn.Server):
     """uvicorn with limits on connections."""
 
     def __init__(self, app: ASGIApp, most_connections: int, *, patience: float = PATIENCE) -> None:
+        most = within_open_files(most_connections) + 1
         super().__init__(uvicorn.Config(
-            app, http=Connection, log_level="warning", access_log=False, backlog=BACKLOG,
-            limit_concurrency=within_open_files(most_connections) + 1,
+            app, http=Connection, log_level="warning", access_log=False, backlog=BACKLOG, limit_concurrency=most,
             timeout_keep_alive=patience))  # type: ignore[arg-type]  # seconds need not be whole
 
 
@@ -95,8 +95,7 @@ def within_open_files(most_connections: int) -> int:
 def known_hosts(names: Sequence[str]) -> Check:
     """Return a check that requests name this server as their Host: `names`, an address, or this machine; `*`: any.
 
-    A hostile site can have its name resolved to this machine's address; its page then passes for the server's own
-    (https://en.wikipedia.org/wiki/DNS_rebinding). Starlette's TrustedHostMiddleware knows no addresses.
+    It guards against DNS rebinding. Starlette's TrustedHostMiddleware knows no addresses.
     """
     own = socket.gethostname()
     known = {name.lower() for name in (*names, "localhost", own, f"{own}.local")}

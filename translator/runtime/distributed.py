@@ -133,8 +133,9 @@ class SideGroup:
 
     def __init__(self, *, minutes: float) -> None:
         """Every process must make one, at the same place. `minutes`: how long to wait for a process."""
+        # A group of its own: training sends messages at any time.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes)) if world_size() > 1 else None
-        self._ending = threading.Event()  # the group is not training's, which sends messages at any time
+        self._ending = threading.Event()
 
     def end(self) -> None:
         """Make the threads raise CancelledError soon."""

@@ -42,7 +42,6 @@ class Batcher(Generic[Sentence]):
         self._turn = 0  # of requests that arrive now
         self._task: asyncio.Task[None] | None = None
         self._worker = ThreadPoolExecutor(1, "batcher")
-        self.busy = False  # translating a batch
         self.sentences_done = self.batches_done = 0
 
     @property
@@ -74,7 +73,6 @@ class Batcher(Generic[Sentence]):
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while batch := self._next_batch():
-            self.busy = True
             try:
                 answers = await loop.run_in_executor(self._worker, self._translate, [job.sentence for job in batch])
             except Exception as error:  # for the requests in this batch, not for the server
@@ -87,8 +85,6 @@ class Batcher(Generic[Sentence]):
                         job.future.set_result(answer)
                 self.sentences_done += len(batch)
                 self.batches_done += 1
-            finally:
-                self.busy = False
 
     def _next_batch(self) -> list[_Waiting]:
         """Take the first sentence from the queue, and those after it that go with it."""

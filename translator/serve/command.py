@@ -36,7 +36,7 @@ def serve_runs(config: ServeConfig) -> None:
         log(f"{pairs}: http://{f'[{host}]' if ':' in host else host}:{port}/  Ctrl-C ends")
         server.run(sockets=[listening])
     finally:
-        service.close()
+        service.batcher.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -75,9 +75,6 @@ class Service:
             self._translate_batch, kind=lambda sentence: sentence[0], size=lambda sentence: len(sentence[1].ids),
             batch_tokens=tokens // self.search.beam_size, max_waiting=config.max_waiting)
 
-    def close(self) -> None:
-        self.batcher.close()
-
     async def detect(self, text: str) -> list[dict[str, Any]]:
         return await asyncio.to_thread(self.detector.detect, text)
 

@@ -546,13 +546,13 @@ def held(run: Path, *, patience: float = 10, **options: Any) -> Iterator[tuple[S
         gate.set()
         runner.should_exit = True
         thread.join()
-        service.close()
+        service.batcher.close()
 
 
 def test_requests_that_wait_together_are_one_batch(trained_folder):
     with held(trained_folder) as (server, service, gate), ThreadPoolExecutor(9) as pool:
         asked = [pool.submit(server.post, "/translate", WHOLE)]
-        until(lambda: service.batcher.busy)
+        until(lambda: service.batcher._turn)
         asked += [pool.submit(server.post, "/translate", WHOLE | {"q": text}) for text in TEXTS[:8]]
         until(lambda: service.batcher.waiting == 8)
         gate.set()
@@ -571,7 +571,7 @@ def test_a_short_request_goes_between_two_batches_of_a_long_one(trained_folder):
 
     async def ask() -> None:
         long = asyncio.ensure_future(translated(many))
-        while not service.batcher.busy:
+        while not service.batcher._turn:
             await asyncio.sleep(0.001)
         short = asyncio.ensure_future(translated(TEXTS[0]))
         done, _ = await asyncio.wait({long, short}, return_when=asyncio.FIRST_COMPLETED)
@@ -581,13 +581,13 @@ def test_a_short_request_goes_between_two_batches_of_a_long_one(trained_folder):
     try:
         asyncio.run(ask())
     finally:
-        service.close()
+        service.batcher.close()
 
 
 def test_a_full_queue_sends_away(trained_folder):
     with held(trained_folder, max_waiting=1) as (server, service, gate), ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(server.post, "/translate", WHOLE)]
-        until(lambda: service.batcher.busy)
+        until(lambda: service.batcher._turn)
         asked.append(pool.submit(server.post, "/translate", WHOLE))
         until(lambda: service.batcher.waiting == 1)
         connection = http.client.HTTPConnection(server.host, server.port)
@@ -635,7 +635,7 @@ def test_who_sends_no_request_is_dropped(trained_folder):
 def test_an_answer_may_take_longer_than_a_request(trained_folder):
     with held(trained_folder, patience=0.1) as (server, service, gate), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, "/translate", WHOLE)
-        until(lambda: service.batcher.busy)
+        until(lambda: service.batcher._turn)
         end = time.monotonic() + 0.3
         until(lambda: time.monotonic() > end)
         gate.set()
@@ -671,7 +671,7 @@ def test_who_leaves_waits_no_longer(trained_folder):
         for waiting in (0, 1):  # the first is in work
             connection = http.client.HTTPConnection(server.host, server.port)
             connection.request("POST", "/translate", json.dumps(WHOLE), {"Content-Type": "application/json"})
-            until(lambda: service.batcher.busy and service.batcher.waiting == waiting)  # noqa: B023 called at once
+            until(lambda: service.batcher._turn and service.batcher.waiting == waiting)  # noqa: B023 called at once
         connection.sock.shutdown(socket.SHUT_RDWR)
         until(lambda: service.batcher.waiting == 0)
 

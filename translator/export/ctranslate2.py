@@ -25,9 +25,6 @@ ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activat
 SUPPORTED = {
     "norm": ("pre", "post"), "activation": tuple(ACTIVATIONS), "positions": ("sinusoidal", "learned", "rotary", "relative"),
     "tied": ("none", "target", "all"), "encoder_window": (None,), "decoder_window": (None,)}
-# Finished hypotheses give up their places in CTranslate2's beam, but not in this project's: with this much patience its search
-# runs long enough to find the same.
-LONG_PATIENCE = 2.0
 LIBRARY = "ctranslate2"
 USAGE = """\
 import ctranslate2
@@ -72,9 +69,10 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
     """Return Python code that translates with the export in `folder`."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
     if decoding.search.beam_size > 1:
-        options |= {
-            "length_penalty": decoding.length_penalty, "patience": decoding.search.patience or LONG_PATIENCE,
-            "return_end_token": True}  # so that it counts in the length
+        # Finished hypotheses give up their places in its beam, but not in this project's: patience finds the same. The end
+        # token is returned so that it counts in the length.
+        options |= {"length_penalty": decoding.length_penalty, "patience": decoding.search.patience or 2.0,
+                    "return_end_token": True}
     never = translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID])
     options |= {"suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
     source, target = _tokenizer_files(translator)

@@ -11,8 +11,6 @@ from tqdm import tqdm
 from translator.runtime.distributed import is_main_process
 from translator.runtime.errors import UserError
 
-LINE_SECONDS = 30  # between lines where stderr is no terminal
-
 
 def log(text: str) -> None:
     """Print a line on stderr, above the progress bar; of several processes only the main one does."""
@@ -41,7 +39,7 @@ class Progress:
         text = "  ".join(figures)
         self._bar.n = done
         self._bar.set_postfix_str(text)
-        if self._bar.disable and time.monotonic() - self._last_line >= LINE_SECONDS:
+        if self._bar.disable and time.monotonic() - self._last_line >= 30:
             self._last_line = time.monotonic()
             log(f"{100 * done:3.0f} %  {text}")
 

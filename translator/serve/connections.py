@@ -87,8 +87,7 @@ def within_open_files(most_connections: int) -> int:
     if most < 1:
         raise UserError(f"open files: the limit ({soft}) leaves none for connections. Raise it: ulimit -n 1024")
     if most < most_connections:
-        log(f"warning: max_connections={most_connections}: the limit of open files ({soft}) allows {most}. "
-            "Raise it (ulimit -n).")
+        log(f"warning: max_connections={most_connections}: the limit of files ({soft}) allows {most}. Raise it (ulimit -n).")
     return most
 
 

@@ -2,7 +2,3 @@
 
 Begin with `command`; `ctranslate2` and `huggingface` write.
 """
-
-from translator.export.command import exportable, module_of
-
-__all__ = ["exportable", "module_of"]

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -66,9 +65,15 @@ lack. Above they are divided by length ^ {{ power }}, the nearest one. For the s
 
 def export_run(config: ExportConfig) -> None:
     """Write a run for another program, with a README.md of the lines to use it; `push`: upload it to the hub."""
-    exporter = module_of(config.format)
+    try:
+        exporter = importlib.import_module(f"translator.export.{config.format}")
+    except ModuleNotFoundError as error:
+        raise UserError(f"format={config.format}: {error.name} is not installed. Install it with "
+                        f"`make export FORMAT={config.format}`, or pip install '.[{config.format}]'.") from error
     [run] = chosen_runs(config.run, config.runs)
-    translator = exportable(run)
+    translator = Translator(run, device="cpu")
+    if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
+        raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
     decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
     quantized = config.format == "ctranslate2"
     name = f"ctranslate2-{config.quantization}" if quantized else config.format
@@ -80,23 +85,6 @@ def export_run(config: ExportConfig) -> None:
     print(f"written to {output}; its README.md has these lines:\n\n{usage}")
     if config.push:
         print(f"uploaded to {exporter.push(output, config.push)}")
-
-
-def module_of(form: str) -> ModuleType:
-    """Return the module that writes this format. Raises UserError if its library is not installed."""
-    try:
-        return importlib.import_module(f"translator.export.{form}")
-    except ModuleNotFoundError as error:
-        raise UserError(f"format={form}: {error.name} is not installed. "
-                        f"Install it with `make export FORMAT={form}`, or pip install '.[{form}]'.") from error
-
-
-def exportable(run: Path) -> Translator:
-    """Load a run for export. Raises UserError if no format can express it."""
-    translator = Translator(run, device="cpu")
-    if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
-        raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
-    return translator
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from translator.config.options import ModelConfig, SearchConfig
 from translator.runtime.errors import UserError
@@ -32,8 +31,10 @@ class Decoding:
     @classmethod
     def nearest(cls, search: SearchConfig, model: ModelConfig, mean_length: float | None) -> Decoding:
         """Return the nearest decoding for outputs of this mean length; UserError for an option that other programs lack."""
-        for option, off in _off(search).items():
-            if (value := getattr(search, option)) != off:
+        # Options that are added later are among these.
+        off = {field.name: field.default for field in dataclasses.fields(search) if field.name not in SEARCH_CARRIED}
+        for option, default in (off | {"n_best": 1, "min_length": 1}).items():
+            if (value := getattr(search, option)) != default:
                 raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
         positions = model.max_positions  # learned positions: all there are
         if model.positions != "learned":  # those of the longest source, or of the longest output and BOS
@@ -45,17 +46,6 @@ class Decoding:
         """Return Python code for the most tokens of an output, EOS not counted. `source`: code for those of its source."""
         limit = f"int({self.search.max_length_ratio} * {source}) + {self.search.max_length_extra}"
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
-
-
-def expressible(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """Return `search` with all options off that no export carries."""
-    return dataclasses.replace(search, **(_off(search) | {"beam_size": beam_size}))
-
-
-def _off(search: SearchConfig) -> dict[str, Any]:
-    """Return the values by which options are off, of all that no export carries; options added later are among them."""
-    defaults = {field.name: field.default for field in dataclasses.fields(search) if field.name not in SEARCH_CARRIED}
-    return defaults | {"n_best": 1, "min_length": 1}
 
 
 def _power(search: SearchConfig, length: float) -> float:

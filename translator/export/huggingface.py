@@ -48,7 +48,7 @@ print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
 """
 
 
-def write(translator: Translator, decoding: Decoding, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
     """Write the model, its generation config and its tokenizer. Raises UserError for a model or a search it cannot express."""
     disable_progress_bar()
     source, target = translator.source_tokenizer, translator.target_tokenizer
@@ -58,7 +58,7 @@ def write(translator: Translator, decoding: Decoding, folder: Path, dtype: torch
         raise UserError(
             "tokenizer.joint=false with several languages: transformers' tokenizer for two vocabularies splits a text with a "
             "tag differently. Train with tokenizer.joint=true.")
-    model = stock_model(translator.models[0], len(source), len(target), decoding.positions).to(dtype)
+    model = stock_model(translator.models[0], len(source), len(target), decoding.positions)
     model.generation_config = generation_config(decoding)
     model.save_pretrained(folder)
     _save_tokenizer(source, target, decoding.positions, folder)

@@ -27,7 +27,7 @@ from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
 from translator.text.tokenizer import PAD_ID, Tokenizer, train_tokenizer
-from translator.training import thread_parallel as threads
+from translator.training import updater
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
 settings.register_profile("fuzz", deadline=None, max_examples=7000)  # 70 times the usual, for `make fuzz`
@@ -45,7 +45,7 @@ def _as_if_alone() -> None:
 @pytest.fixture
 def several_threads(monkeypatch) -> Iterator[Callable[[int], None]]:
     """To be called with how many a test is to have; each then works on a part of the smallest batch."""
-    monkeypatch.setattr(threads, "LEAST_POSITIONS", 1)
+    monkeypatch.setattr(updater, "LEAST_POSITIONS", 1)
     yield torch.set_num_threads
     torch.set_num_threads(1)
 

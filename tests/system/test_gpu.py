@@ -21,7 +21,7 @@ from translator.inference.translator import Translator
 from translator.model.transformer import Transformer
 from translator.runtime.device import OutOfMemory, Precision, resolve_device
 from translator.training.loss import projected_cross_entropy
-from translator.training.muon import orthogonalised
+from translator.training.optimizers import orthogonalised
 from translator.training.updater import Step, Updater
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: nothing was tried on one")

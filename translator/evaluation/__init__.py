@@ -1,4 +1,1 @@
-"""Score a run on its data, compare runs, write the report page.
-
-Begin with `evaluate`.
-"""
+"""Score a run on its data, compare runs, write the report page. Begin with `evaluate`."""

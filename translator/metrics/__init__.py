@@ -1,4 +1,1 @@
-"""Scores of translations and their significance.
-
-Begin with `metric`, and with `bleu` as an example.
-"""
+"""Scores of translations and their significance. Begin with `metric`."""

@@ -9,17 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from translator.config.options import MetricName
-from translator.metrics.metric import Metric
+from translator.metrics.metric import METRICS, Metric
 from translator.text.writing_systems import UNSPACED
 
-METRICS: dict[str, type[Metric]] = {
-    name: import_module(f"translator.metrics.{name}").METRIC for name in get_args(MetricName)}
 # A word, or a letter of a script without spaces between words.
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # Upper bounds, in source words, of the groups of `scores_by_length`; the last group has none.
@@ -70,7 +66,9 @@ def score(
     """Score a corpus with one reference a sentence by each metric."""
     if not hypotheses:
         raise ValueError("no sentences to score")
-    return {name: _corpus_score(metric, sources, hypotheses, references) for name, metric in metrics.items()}
+    totals = {name: metric.statistics(sources, hypotheses, references).sum(0) for name, metric in metrics.items()}
+    return {
+        name: Score(metric.name, metric.value(totals[name].tolist()), metric.signature()) for name, metric in metrics.items()}
 
 
 def scores_by_length(
@@ -78,13 +76,13 @@ def scores_by_length(
 ) -> list[LengthScore]:
     """Return the BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
     lengths = [max(1, len(WORD.findall(source))) for source in sources]
-    scores, bleu = [], METRICS["bleu"](language)
+    scores, bleu = [], {"bleu": METRICS["bleu"](language)}
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
         rows = [i for i, n in enumerate(lengths) if n > low and (high is None or n <= high)]
         if rows:
-            group = _corpus_score(bleu, *([texts[i] for i in rows] for texts in (sources, hypotheses, references)))
+            group = score(bleu, *([texts[i] for i in rows] for texts in (sources, hypotheses, references)))
             name = f"over {low}" if high is None else f"{low + 1} to {high}"
-            scores.append(LengthScore(name, len(rows), group.value))
+            scores.append(LengthScore(name, len(rows), group["bleu"].value))
     return scores
 
 
@@ -95,10 +93,3 @@ def sentence_scores(metric: SentenceMetric, hypotheses: Iterable[str], reference
     """
     against = SENTENCE_METRICS[metric](references=[[reference]])
     return [against.corpus_score([hypothesis], None).score for hypothesis in hypotheses]
-
-
-def _corpus_score(
-    metric: Metric, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-) -> Score:
-    value = metric.value(metric.statistics(sources, hypotheses, references).sum(0).tolist())
-    return Score(metric.name, value, metric.signature())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from translator.metrics.metric import Metric, Statistics
+from translator.metrics.metric import Metric
 
 BOOTSTRAP_SAMPLES = 1000
 SEED = 12345
@@ -39,7 +39,9 @@ def paired_bootstrap(
         baseline: tuple[float, NDArray[np.float64]] | None = None
         for system, hypotheses in systems:
             statistics = metric.statistics(sources, hypotheses, references)
-            value, samples = metric.value(statistics.sum(0).tolist()), _resampled(metric, statistics, chosen)
+            value = metric.value(statistics.sum(0).tolist())
+            # In float32, as sacreBLEU computes them.
+            samples = np.array([metric.value(sample.sum(0)) for sample in statistics.astype(np.float32)[chosen]])
             p_value = None
             if baseline is None:
                 baseline = value, samples
@@ -53,8 +55,3 @@ def paired_bootstrap(
             interval = (ordered[-1 - BOOTSTRAP_SAMPLES // 40] - ordered[BOOTSTRAP_SAMPLES // 40]) / 2
             comparisons.append(Comparison(system, metric.name, value, float(ordered.mean()), float(interval), p_value))
     return comparisons
-
-
-def _resampled(metric: Metric, statistics: Statistics, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the metric's value for each sample of sentences; in float32, as sacreBLEU computes it."""
-    return np.array([metric.value(sample.sum(0)) for sample in statistics.astype(np.float32)[chosen]])

@@ -1,4 +1,1 @@
-"""What a run folder holds: configuration, checkpoints, weights, curves.
-
-Begin with `run_folder`.
-"""
+"""What a run folder holds: configuration, checkpoints, weights, curves. Begin with `run_folder`."""

@@ -26,7 +26,7 @@ def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> tuple[Tokenizer, 
     """Return the joint vocabulary, reordered, and the beginning of it that segments `targets` as all of it does.
 
     The second also holds all bytes and single characters, so it can spell what the whole vocabulary can. Frequent pieces come
-    first, as `translator.training.sampled_softmax` needs them. For unigram models.
+    first, as `translator.training.loss.draw` needs them. For unigram models.
     """
     proto = ModelProto.FromString(joint.model)
     used = np.zeros(len(joint), int)

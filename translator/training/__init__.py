@@ -1,4 +1,1 @@
-"""The training loop and what it is made of: updates, loss, optimizers, validation.
-
-Begin with `trainer`, then `updater` and `loss`.
-"""
+"""The training loop: updates, loss, optimizers, validation. Begin with `trainer`, then `updater` and `loss`."""

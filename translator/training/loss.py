@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens, and R-Drop.
+"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens, with R-Drop and sampled softmax.
 
 Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7; Vaswani et al. 2017, section 5.4. The caller divides
 once, by the real target tokens of a whole update, so that batches weigh what they hold.
@@ -6,7 +6,7 @@ once, by the real target tokens of a whole update, so that batches weigh what th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from translator.model.inference_layers import pad_outputs
 from translator.runtime.device import matmul_dtype
-from translator.training.sampled_softmax import draw, least_size
+from translator.runtime.seeds import random_fractions
 
 # Tokens whose logits are held at once. With fewer the whole weight is read and written more often.
 TOKENS_AT_ONCE = {"cpu": 2**10, "cuda": 2**13}
@@ -38,7 +38,8 @@ def projected_cross_entropy(
     and r_drop times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
 
-    sample: estimate the softmax from this many words, at least `least_size`; 0: use all.
+    sample: estimate the softmax from this many words, and at least twice the distinct targets; 0: use all. On a GPU at least N:
+    to count distinct targets would wait for the GPU.
 
     The logits, (N, V) and often the largest tensor of all, never exist whole: the projection goes through the tokens in
     chunks, and keeps of each chunk only its part of the gradients.
@@ -47,8 +48,8 @@ def projected_cross_entropy(
     of_passes = hidden.unflatten(0, (passes, len(targets)))
     real = torch.ones_like(targets, dtype=torch.bool) if real is None else real
     word_weights = None
-    size = max(sample, least_size(targets)) if sample else len(weight)
-    if size < len(weight):
+    least = 2 * len(targets.unique()) if sample and targets.device.type == "cpu" else len(targets)
+    if sample and (size := max(sample, least)) < len(weight):
         words, word_weights, numbers = draw(targets, len(weight), size)
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
     loss, nll = _ProjectedCrossEntropy.apply(
@@ -154,3 +155,30 @@ def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tu
     gradient1.addcmul_(p1, 1 - kl1).sub_(p2)
     gradient2.addcmul_(p2, 1 - kl2).sub_(p1)
     return 0.5 * (kl1 + kl2).sum(), (gradient1.mul_(0.5), gradient2.mul_(0.5))
+
+
+class Sample(NamedTuple):
+    """C of V pieces, from which a sampled softmax estimates its sums over all."""
+
+    pieces: Tensor  # (C,), distinct
+    weights: Tensor  # (C,): how many pieces each stands for, at least 1
+    numbers: Tensor  # (V,): the place in the sample of each sampled piece; undefined for the others
+
+
+def draw(targets: Tensor, vocabulary: int, size: int) -> Sample:
+    """Draw `size` < `vocabulary` pieces for a sampled softmax: the targets (N,), N <= size, and others at random.
+
+    Bengio and Senécal 2008, https://doi.org/10.1109/TNN.2007.912312; Jean et al. 2015, https://arxiv.org/abs/1412.2007.
+    The sum of weights x f over the sample is on average the sum of f over the vocabulary. Others are drawn without replacement
+    by priority sampling (Duffield, Lund and Thorup 2007, https://doi.org/10.1145/1314690.1314696): the largest ratios of
+    frequency to a random number; the largest ratio not drawn bounds the weights from below. Frequencies follow Zipf's law,
+    one over the rank, since vocabularies list frequent pieces first.
+    """
+    frequencies = 1 / torch.arange(1, vocabulary + 1, device=targets.device)
+    priorities = (frequencies / random_fractions(vocabulary, targets.device)).index_fill_(0, targets, torch.inf)
+    best, order = priorities.topk(size + 1)
+    pieces, threshold = order[:-1], best[-1]
+    weights = (threshold / frequencies[pieces]).clamp(min=1).masked_fill_(best[:-1] == torch.inf, 1)
+    numbers = pieces.new_zeros(vocabulary)
+    numbers[pieces] = torch.arange(size, device=targets.device)
+    return Sample(pieces, weights, numbers)

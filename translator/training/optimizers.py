@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -16,22 +18,23 @@ from torch.optim import Optimizer
 
 from translator.config.options import OptimConfig
 from translator.runtime.device import Precision
-from translator.runtime.distributed import shard_like
-from translator.training.muon import Muon
-from translator.training.uncompiled import AdamW
+from translator.runtime.distributed import map_rows, shard_like, stack_full_tensors
 
 # The last fraction of a training, in which the schedule wsd decays.
 DECAY_FRACTION = 0.4
+MOMENTUM = 0.95
+# Polynomials a x + b x^3 + c x^5 of the Newton-Schulz iteration, one per step, that bring singular values of 0.01 to 1 nearest
+# to 1 (Polar Express, Amsel et al. 2025, https://arxiv.org/abs/2505.16932, section 3). Five steps of one polynomial are usual;
+# three of these cost less, and train better than three of that (docs/recipes.md).
+POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
+# Least divisor of a gradient: one of zeros makes no update.
+SMALLEST_NORM = 1e-7
 
 
 def build_optimizers(
     model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32, capturable: bool = False
 ) -> list[Optimizer]:
-    """Build the optimizers of a model's weights.
-
-    precision: that of the model's matrix products. capturable: steps can be captured in CUDA graphs, with learning rates on
-    the GPU.
-    """
+    """Build the optimizers of a model with matrix products in `precision`; capturable: by CUDA graphs."""
     return OPTIMIZERS[config.optimizer](list(model.parameters()), model, config, precision, capturable)
 
 
@@ -52,10 +55,8 @@ def _muon(
     """Muon for the layers' matrices, AdamW for the rest: embeddings, the projection to the vocabulary, vectors."""
     matrices = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
     dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
-    of_muon = set(matrices)
-    return [
-        Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype),
-        *_adamw([p for p in weights if p not in of_muon], model, config, precision, capturable)]
+    muon, of_muon = Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype), set(matrices)
+    return [muon, *_adamw([p for p in weights if p not in of_muon], model, config, precision, capturable)]
 
 
 OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": _adamw, "muon": _muon}
@@ -81,10 +82,7 @@ def load_state_tensors(optimizers: Sequence[Optimizer], tensors: Mapping[str, Te
 
 
 def learning_rate(config: OptimConfig, update: int, progress: float) -> float:
-    """Return `optim.lr` times a linear warm-up times the schedule.
-
-    update: from 1. progress: the fraction of the training done before it, 0 to 1.
-    """
+    """Return `optim.lr` x a linear warm-up x the schedule. update: from 1. progress: fraction of the training before it."""
     warmup = max(config.warmup_updates, 1)
     return config.lr * min(update / warmup, 1.0) * SCHEDULES[config.schedule](update, warmup, progress)
 
@@ -119,3 +117,91 @@ class WeightAverage:
     def load(self, weights: Mapping[str, Tensor]) -> None:
         for name, tensor in self.weights.items():
             tensor.copy_(shard_like(weights[name], tensor))
+
+
+class Uncompiled(Optimizer):
+    """Base class of optimizers that are never compiled: training compiles layers only.
+
+    PyTorch's own optimizers import its compiler to keep out of it, which takes 2.4 s of every start.
+    """
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
+    state_dict = unwrap(Optimizer.state_dict)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+
+
+class AdamW(Uncompiled, torch.optim.AdamW):
+    """PyTorch's AdamW."""
+
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+
+class Muon(Uncompiled):
+    """Momentum with orthogonalised updates: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/.
+
+    With Nesterov's momentum and decoupled weight decay. An update of a matrix (m, n) is scaled by 0.2 sqrt(max(m, n)), to the
+    size of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982, section 2.2), so that both share a learning rate. The
+    iteration runs in `dtype`; PyTorch's own Muon always takes bf16, which is slow on CPUs without bf16 units. Processes share
+    the work matrix by matrix; of sharded ones each keeps its part.
+    """
+
+    def __init__(
+        self, matrices: Iterable[Tensor], *, lr: float, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+        self.dtype = dtype
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Update every matrix that has a gradient, those of one shape in one batch."""
+        for group in self.param_groups:
+            matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
+            if not matrices:
+                continue
+            gradients = [matrix.grad for matrix in matrices]
+            for matrix in matrices:
+                if not self.state[matrix]:
+                    self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+            momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
+            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+            torch._foreach_lerp_(gradients, momenta, MOMENTUM)  # in place: nobody needs the gradients again
+            by_shape: dict[torch.Size, dict[Tensor, Tensor]] = defaultdict(dict)
+            for matrix, direction in zip(matrices, gradients, strict=True):
+                by_shape[matrix.shape][matrix] = direction
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+            for shape, directions in by_shape.items():
+                stacked = stack_full_tensors(list(directions.values()))
+                updates = map_rows(partial(orthogonalised, dtype=self.dtype), stacked)
+                updates = updates.to(torch.float32, memory_format=torch.contiguous_format)
+                updates *= -group["lr"] * 0.2 * math.sqrt(max(shape))
+                torch._foreach_add_(
+                    list(directions), [shard_like(update, matrix) for matrix, update in zip(directions, updates, strict=True)])
+
+
+def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return about U V^T of every matrix U S V^T of (N, m, n), by Newton-Schulz iteration in `dtype`.
+
+    The singular values come out between 0.73 and 1.27; those below 0.01 of the matrix's norm stay smaller. The steps act on
+    the small Gram matrix X X^T only, and X is multiplied once, by the product of their polynomials (Gram Newton-Schulz,
+    https://dao-lab.ai/blog/2026/gram-newton-schulz). So few steps leave rounding in bf16 no time to grow.
+    """
+    wide = matrices.size(1) <= matrices.size(2)
+    x = matrices.to(dtype)
+    x = x if wide else x.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)  # no singular value above 1
+    gram = x @ x.mT
+    factor = factors = _polynomial(gram, *POLYNOMIALS[0])
+    for coefficients in POLYNOMIALS[1:]:
+        gram = factor @ gram @ factor
+        factor = _polynomial(gram, *coefficients)
+        factors = factor @ factors
+    x = factors @ x
+    return x if wide else x.mT
+
+
+def _polynomial(gram: Tensor, a: float, b: float, c: float) -> Tensor:
+    """Return a I + b G + c G^2 of every G of (N, m, m)."""
+    result = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+    result.diagonal(dim1=1, dim2=2).add_(a)
+    return result

@@ -6,9 +6,11 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +24,17 @@ from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
 from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
+from translator.runtime.seeds import seed_thread
 from translator.text.tokenizer import PAD_ID
 from translator.training.cuda_graphs import Recordings, Work
 from translator.training.loss import projected_cross_entropy
 from translator.training.optimizers import build_optimizers, load_state_tensors, state_tensors
-from translator.training.thread_parallel import Threads
 
+T = TypeVar("T")
+
+# Least target positions per CPU thread, and most threads: with less work, or more threads, they would wait for Python's lock.
+# Measured with two.
+LEAST_POSITIONS, MOST_THREADS = 2**9, 8
 # On a GPU lengths are padded to a multiple of this, so that batches have few shapes to capture CUDA graphs of.
 LENGTHS_TOGETHER = 4
 
@@ -47,9 +54,7 @@ class Updater:
     """Updates `model` on its device, with matrix products in `precision`. A single GPU replays CUDA graphs."""
 
     def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: Precision) -> None:
-        self.optim = optim
-        self.train = train
-        self.precision = precision
+        self.optim, self.train, self.precision = optim, train, precision
         self.device = next(model.parameters()).device
         self.model = model  # the one that is trained: with FSDP a sharded copy
         self._loss = _Loss(model, train)
@@ -112,7 +117,6 @@ class Updater:
         return self._threads.parts(batch, self.train.passes)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the optimizers' state by name."""
         return state_tensors(self.optimizers)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -235,8 +239,7 @@ class _Loss(nn.Module):
 
     def __init__(self, model: Transformer, train: TrainConfig) -> None:
         super().__init__()
-        self.model = model
-        self.train_config = train
+        self.model, self.config = model, train
 
     def forward(
         self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor | None = None
@@ -245,12 +248,40 @@ class _Loss(nn.Module):
 
         real (B, T): the tokens to project, without padding; None: all, since to count them would wait for the GPU.
         """
-        passes, encodings = (self.train_config.passes, self.train_config.encodings) if self.model.training else (1, 1)
+        passes, encodings = (self.config.passes, self.config.encodings) if self.model.training else (1, 1)
         hidden = self.model.hidden(
             source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1))
         targets = target_out.flatten() if real is None else target_out[real]
         return projected_cross_entropy(
             hidden, self.model.output.weight, targets,
             real=targets != PAD_ID if real is None else None, passes=passes, bias=self.model.output.bias,
-            smoothing=self.train_config.label_smoothing, r_drop=self.train_config.r_drop,
-            sample=self.train_config.sampled_softmax if self.model.training else 0)
+            smoothing=self.config.label_smoothing, r_drop=self.config.r_drop,
+            sample=self.config.sampled_softmax if self.model.training else 0)
+
+
+class Threads:
+    """Data parallelism between CPU threads: each runs all operations of its part of a batch single-threaded.
+
+    PyTorch's own threads synchronise at every operation, and wait while one draws random numbers; these only once per batch.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count, "part of a batch")
+
+    def parts(self, batch: Batch, passes: int) -> list[Batch]:
+        """Split a batch that is read `passes` times into a part per thread, or into one where that would not pay."""
+        enough = passes * batch.target_out.numel() >= self.count * LEAST_POSITIONS and len(batch.source) >= self.count
+        return batch.parts(self.count) if enough and 1 < self.count <= MOST_THREADS else [batch]
+
+    def each(self, work: Callable[[Batch], T], parts: Sequence[Batch]) -> list[T]:
+        """Return `work` of each part, in order; random numbers follow from the part's seed."""
+        def single_threaded(part: Batch) -> T:
+            torch.set_num_threads(1)
+            seed_thread(part.seed)
+            return work(part)
+
+        try:
+            return list(self._pool.map(single_threaded, parts))
+        finally:
+            torch.set_num_threads(self.count)  # new threads get the number set last

@@ -36,7 +36,7 @@ def bootstrap(systems: list[tuple[str, list[str]]], references: list[str], langu
     return paired_bootstrap(metrics_for(references, language).values(), systems, references, references)
 
 
-def test_every_name_of_a_metric_is_a_module() -> None:
+def test_every_metric_name_has_a_class() -> None:
     assert tuple(METRICS) == get_args(MetricName)
 
 

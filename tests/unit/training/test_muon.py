@@ -12,9 +12,8 @@ from torch import nn
 from tests.support.configurations import run_config
 from tests.support.models import random_model
 from translator.runtime.device import Precision
-from translator.training import muon
-from translator.training.muon import POLYNOMIALS, Muon, orthogonalised
-from translator.training.optimizers import build_optimizers
+from translator.training import optimizers as module
+from translator.training.optimizers import POLYNOMIALS, Muon, build_optimizers, orthogonalised
 
 PYTORCH_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 SHAPES = [(12, 12), (8, 32), (32, 8), (1, 5), (5, 1)]
@@ -22,7 +21,7 @@ SHAPES = [(12, 12), (8, 32), (32, 8), (1, 5), (5, 1)]
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_with_its_polynomial_bf16_updates_are_those_of_pytorch_but_for_rounding(shape, monkeypatch):
-    monkeypatch.setattr(muon, "POLYNOMIALS", [PYTORCH_POLYNOMIAL] * 3)
+    monkeypatch.setattr(module, "POLYNOMIALS", [PYTORCH_POLYNOMIAL] * 3)
     torch.manual_seed(1)
     start, gradients = torch.randn(shape), torch.randn(20, *shape)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())

@@ -13,8 +13,7 @@ from torch import nn
 from tests.support.configurations import model_config, run_config
 from tests.support.models import random_model
 from tests.support.paths import ROOT
-from translator.training.optimizers import WeightAverage, build_optimizers, learning_rate
-from translator.training.uncompiled import AdamW
+from translator.training.optimizers import AdamW, WeightAverage, build_optimizers, learning_rate
 
 
 def options(**changes: object):
@@ -90,9 +89,7 @@ def test_optimizers_do_without_the_compiler():
     """It takes seconds to import."""
     program = (
         "import sys, torch\n"
-        "from translator.training.muon import Muon\n"
-        "from translator.training.optimizers import load_state_tensors, state_tensors\n"
-        "from translator.training.uncompiled import AdamW\n"
+        "from translator.training.optimizers import AdamW, Muon, load_state_tensors, state_tensors\n"
         "layer = torch.nn.Linear(3, 3)\n"
         "optimizers = [Muon([layer.weight], lr=0.1), AdamW([layer.bias], lr=0.1, fused=True)]\n"
         "layer(torch.ones(2, 3)).sum().backward()\n"

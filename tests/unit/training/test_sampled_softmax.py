@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from translator.training.loss import projected_cross_entropy
-from translator.training.sampled_softmax import Sample, draw
+from translator.training.loss import Sample, draw, projected_cross_entropy
 
 
 @given(st.data())

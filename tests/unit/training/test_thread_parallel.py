@@ -12,9 +12,8 @@ from tests.support.models import batch_of, updater_of
 from translator.data.batching import Batch
 from translator.model.cpu_operations import dropout
 from translator.runtime.device import OutOfMemory, Precision
-from translator.training import thread_parallel as threads
-from translator.training.thread_parallel import Threads
-from translator.training.updater import Updater
+from translator.training import updater as threads
+from translator.training.updater import Threads, Updater
 
 
 @pytest.fixture(autouse=True)

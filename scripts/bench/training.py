@@ -63,8 +63,8 @@ def measure_training(config: RunConfig, *, updates: int, repeats: int, trace: Pa
         closing(Trainer(config, RunFolder(Path(folder)), corpus, model, list, precision=precision)) as trainer,
     ):
         batches = (
-            trainer.batches.batch(epoch, number) for epoch in itertools.count()
-            for number in range(len(trainer.batches.plan(epoch))))
+            trainer.cursor.source.batch(epoch, number) for epoch in itertools.count()
+            for number in range(len(trainer.cursor.source.plan(epoch))))
         flops = flops_per_token(trainer, list(itertools.islice(batches, COUNTED_BATCHES)))
         train(trainer, batches, WARM_UP_UPDATES)
         stretches = [train(trainer, batches, updates) for _ in range(repeats)]

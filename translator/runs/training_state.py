@@ -2,54 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StrictFloat, StrictInt
+from pydantic.dataclasses import dataclass
 
 from translator.metrics.scores import better
 from translator.runtime.errors import UserError
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**63)]
+Number = Annotated[StrictInt, Field(gt=-(2**63), lt=2**63)] | StrictFloat
 
 Metrics = dict[str, float]
 # {"update": int, metric: value, ...}
 Validation = dict[str, Any]
 
-
-@dataclass
-class TrainingState:
-    """Progress of a training: with weights and optimizer state, all it takes to resume."""
-
-    update: int = 0
-    epoch: int = 0
-    batch: int = 0  # batches of this epoch already used
-    tokens: int = 0  # target tokens of all updates
-    seconds: float = 0.0
-    skipped: int = 0  # updates whose gradient was not finite in fp16
-    scaler: dict[str, Any] = field(default_factory=dict)  # fp16's
-    divergence: dict[str, Any] = field(default_factory=dict)  # a `Divergence` of training.measurements
-    unlogged: dict[str, Any] = field(default_factory=dict)  # an `Unlogged`
-    validations: list[Validation] = field(default_factory=list)
-    recorded: dict[str, int] = field(default_factory=dict)  # bytes of each file of measurements
+# Weight of the newest loss in the moving average that a divergence is seen by.
+NEWEST = 0.1
+# A loss this many times the lowest average is far above it; so many in a row are a divergence.
+FAR, PATIENCE = 1.5, 20
 
 
-@dataclass
+@dataclass(config=ConfigDict(extra="forbid"))
+class Divergence:
+    """Watches the losses of a training as they are logged."""
+
+    level: StrictFloat | None = None  # moving average
+    lowest: StrictFloat | None = None  # of the averages
+    far: Count = 0  # losses in a row that were far above it
+
+    def warning(self, loss: float) -> str:
+        """Return a warning if this loss is the 20th in a row far above the lowest level; else an empty text."""
+        self.level = loss if self.level is None else self.level + NEWEST * (loss - self.level)
+        self.lowest = self.level if self.lowest is None else min(self.lowest, self.level)
+        self.far = self.far + 1 if loss > FAR * self.lowest else 0
+        if self.far != PATIENCE:
+            return ""
+        return (f"the loss, {loss:.3f}, has long been far above its lowest level, {self.lowest:.3f}: the training diverges. "
+                "Stop it and try under another name= with a lower optim.lr or a longer optim.warmup_updates")
+
+
+@dataclass(config=ConfigDict(extra="forbid"))
 class Unlogged:
     """Sums over the updates since the last line of measurements."""
 
-    updates: int = 0
-    tokens: int = 0  # target tokens
-    seconds: float = 0.0
-    loss: float = 0.0  # of all tokens
-    nll: float = 0.0  # of all tokens
-    padding: float = 0.0  # each update's fraction
+    updates: Count = 0
+    tokens: Count = 0  # target tokens
+    seconds: StrictFloat = 0.0
+    loss: StrictFloat = 0.0  # of all tokens
+    nll: StrictFloat = 0.0  # of all tokens
+    padding: StrictFloat = 0.0  # each update's fraction
 
 
-@dataclass(frozen=True)
+@dataclass(config=ConfigDict(extra="forbid"))
+class TrainingState:
+    """Progress of a training: with weights and optimizer state, all it takes to resume."""
+
+    update: Count = 0
+    epoch: Count = 0
+    batch: Count = 0  # batches of this epoch already used
+    tokens: Count = 0  # target tokens of all updates
+    seconds: Seconds = 0.0
+    skipped: Count = 0  # updates whose gradient was not finite in fp16
+    scaler: dict[str, Number] = field(default_factory=dict)  # fp16's
+    divergence: Divergence = field(default_factory=Divergence)
+    unlogged: Unlogged = field(default_factory=Unlogged)
+    validations: list[dict[str, Number]] = field(default_factory=list)  # each a `Validation`
+    recorded: dict[str, Count] = field(default_factory=dict)  # bytes of each file of measurements
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Outcome:
     """The end of a training."""
 
-    update: int
+    update: StrictInt
     kept: str  # which weights
-    metrics: Metrics  # of these weights on the validation split
+    metrics: dict[str, Number]  # of these weights on the validation split
     reason: str  # why training stopped
 
     def surpasses(self, metrics: Metrics, metric: str) -> bool:
@@ -61,29 +92,18 @@ def state_of(values: Any, where: Path, metric: str) -> TrainingState:
     """Rebuild a state from its `asdict`; UserError for anything else."""
     try:
         state = TrainingState(**values)
-        counts = [state.update, state.epoch, state.batch, state.tokens, state.skipped]
-        counts += [validation["update"] for validation in state.validations]
-        counts += state.recorded.values()
-        numbers = [state.seconds, *state.scaler.values(), *asdict(Unlogged(**state.unlogged)).values()]
-        numbers += [validation[name] for validation in state.validations for name in (metric, "loss")]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{where}: state.json was written by another release: {error}. Use that one.") from error
-    counted = all(type(count) is int and 0 <= count < 2**63 for count in counts)
-    if not (counted and all(map(_is_number, numbers)) and 0 <= state.seconds < 2**63):
-        raise UserError(f"{where}: state.json holds impossible values. Restore the checkpoint from a backup.")
-    return state
+        if all(type(v["update"]) is int and {metric, "loss"} <= v.keys() for v in state.validations):
+            return state
+    except (TypeError, KeyError, ValueError):
+        pass
+    raise UserError(
+        f"{where}: state.json has unknown or impossible values. Restore the checkpoint from a backup, or use the release that "
+        "wrote it.")
 
 
 def outcome_of(values: Any) -> Outcome | None:
     """Rebuild an outcome from its `asdict`; None for anything else."""
     try:
-        outcome = Outcome(**values)
-        numbers = list(outcome.metrics.values())
-    except (TypeError, AttributeError):
+        return Outcome(**values)
+    except (TypeError, ValueError):
         return None
-    words = isinstance(outcome.kept, str) and isinstance(outcome.reason, str)
-    return outcome if words and type(outcome.update) is int and all(map(_is_number, numbers)) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)

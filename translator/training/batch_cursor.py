@@ -18,25 +18,21 @@ from translator.runtime.distributed import own_items, world_size
 NAMED_SENTENCES = 5
 
 
-def batches_of(config: RunConfig, corpus: Corpus) -> BatchSource | WindowSource:
-    """Build the source of batches that the options ask for."""
-    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
-    options: dict[str, Any] = {
-        "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed,
-        "sampling": config.tokenizer.sampling}
-    if config.data.window is None:
-        return BatchSource(corpus.train, tokenizers, **options)
-    return WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
-
-
 class BatchCursor:
     """Walks through the batches of epoch after epoch, and keeps its place in the training's state."""
 
-    def __init__(self, source: BatchSource | WindowSource, state: TrainingState, *, batches_of_update: int) -> None:
-        self.source = source
-        self.state = state
-        self.batches_of_update = batches_of_update
-        self.unit = "window" if isinstance(source, WindowSource) else "epoch"  # what the numbers of epochs count
+    def __init__(self, config: RunConfig, corpus: Corpus, state: TrainingState) -> None:
+        options: dict[str, Any] = {
+            "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed,
+            "sampling": config.tokenizer.sampling}
+        self.source: BatchSource | WindowSource
+        if config.data.window is None:
+            self.unit = "epoch"  # what `state.epoch` counts
+            self.source = BatchSource(corpus.train, (corpus.source_tokenizer, corpus.target_tokenizer), **options)
+        else:
+            self.unit = "window"
+            self.source = WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
+        self.state, self.batches_of_update = state, config.train.batches_of_update
         self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
 
     @property
@@ -73,6 +69,6 @@ class BatchCursor:
         return f"sentences {numbers}{more} of those kept{'' if self.unit == 'epoch' else f' of window {self.state.epoch + 1}'}"
 
     def close(self) -> None:
-        """Stop reading ahead, which the end of the program would wait for."""
+        """Stop reading ahead: the end of the program would wait for that."""
         if isinstance(self.source, WindowSource):
             self.source.close()

@@ -1,8 +1,7 @@
 """Initial embeddings from co-occurrence: pieces of the same sentence pairs, such as translations, start out similar.
 
 Cross-language latent semantic indexing (Dumais et al. 1997, AAAI Spring Symposium SS-97-05) of positive pointwise mutual
-information (Levy and Goldberg 2014,
-https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
+information (Levy and Goldberg 2014, https://papers.nips.cc/paper/5477-neural-word-embedding-as-implicit-matrix-factorization).
 """
 
 from __future__ import annotations

@@ -1,21 +1,73 @@
-"""Estimate, before the first update, how many a training makes and how long they take."""
+"""Measure updates before training: the largest batch that fits in memory, and how long the training takes."""
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from dataclasses import dataclass
 
-from translator.data.preparation import Corpus
-from translator.runtime.console import log
-from translator.runtime.distributed import world_size
-from translator.training.trainer import Trainer
+import numpy as np
+import torch
 
+from translator.config.options import RunConfig
+from translator.data.batching import BatchSource
+from translator.data.preparation import Corpus
+from translator.model.transformer import Transformer
+from translator.runtime.console import log
+from translator.runtime.device import OutOfMemory, Precision, memory_of, peak_memory
+from translator.runtime.distributed import world_size
+from translator.runtime.errors import UserError
+from translator.training.trainer import Trainer
+from translator.training.updater import Updater
+
+# For train.batch_tokens=auto: the most tokens, and the least batches of an epoch, if its longest pair allows: with fewer
+# updates a model learns less. The fraction of the memory that a trial may take: batches of other shapes leave gaps.
+MOST_TOKENS, LEAST_BATCHES, MEMORY_FRACTION = 2**17, 100, 0.8
 TIMED_BATCHES = 4  # of an update, in each process: train.accumulation may be large
 # For train.validate_every=null: validations of a short training, and the fewest of one that is limited in minutes.
 VALIDATIONS, FEWEST_VALIDATIONS = 20, 4
-MINUTES_BETWEEN = 2.5
-MOST_BETWEEN = 500  # updates
+MINUTES_BETWEEN, MOST_UPDATES_BETWEEN = 2.5, 500
+
+
+def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: Precision) -> int:
+    """Return the largest power of two with which an update of the largest batches fits; OutOfMemory if none does.
+
+    The trial updates have a learning rate of 0. They start from the longest pair's tokens, and go down or up from there.
+    """
+    if world_size() > 1:
+        raise UserError("train.batch_tokens=auto: works with one process only. Run it with one, and give several the number.")
+    longest = np.maximum(*(np.asarray(corpus.train.with_format("numpy")[f"{side}_length"][:]) for side in ("source", "target")))
+    tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
+    device = next(model.parameters()).device
+
+    def update_with(tokens: int) -> None:
+        rows = corpus.train.select(np.flatnonzero(longest <= tokens))
+        [largest] = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_sizes(0, 1.0)
+        updater = Updater(model, config.optim, config.train, precision=precision)
+        for _ in range(2 if device.type == "cuda" else 1):  # the second captures a CUDA graph, which takes memory too
+            updater.step([largest] * config.train.batches_of_update, 0.0)
+
+    def fits(tokens: int) -> bool:
+        try:
+            update_with(tokens)
+        except OutOfMemory:
+            if longest.min() > tokens // 2:  # no pair would be left
+                raise
+            return False
+        finally:
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        return True
+
+    tokens = 2 ** math.ceil(math.log2(max(longest.max(), 2)))
+    while not fits(tokens):
+        tokens //= 2
+    most, memory = min(MOST_TOKENS, int(longest.sum()) // LEAST_BATCHES), MEMORY_FRACTION * memory_of(device)
+    while 2 * tokens <= most and 2 * peak_memory(device) * 2**30 <= memory and fits(2 * tokens):
+        tokens *= 2
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -62,13 +114,12 @@ def plan_of(trainer: Trainer) -> Plan:
 
 
 def validation_interval(updates: int, minutes: float | None) -> int:
-    """Return `train.validate_every` for a plan of this many updates: 20 validations, and at least one every 500 updates.
+    """Return `train.validate_every` for a plan of this many updates.
 
-    minutes: the limit that ends the training, if it is one of time. Validations use it up too, so they are rarer: 2.5 minutes
-    apart, but no fewer than four.
+    minutes: the limit that ends the training, if it is one of time. Validations use it up too, so they are rarer.
     """
     validations = VALIDATIONS if minutes is None else min(VALIDATIONS, max(FEWEST_VALIDATIONS, minutes / MINUTES_BETWEEN))
-    return max(1, min(MOST_BETWEEN, math.ceil(updates / validations)))
+    return max(1, min(MOST_UPDATES_BETWEEN, math.ceil(updates / validations)))
 
 
 def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
@@ -78,8 +129,7 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
     validation = f"{'with' if plan.by_clock else 'and'} a validation every {f'{every:,} updates' if every > 1 else 'update'}"
-    log(f"model      {parameters:,} parameters, {pieces} pieces, on {updater.device.type} in "
-        f"{updater.precision}\n"
+    log(f"model      {parameters:,} parameters, {pieces} pieces, on {updater.device.type} in {updater.precision}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.cursor.unit == 'epoch' else 'a window'}\n"
         f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.cursor.unit}s, in "

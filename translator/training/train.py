@@ -6,9 +6,11 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from typing import Any
 
 import torch
 
+from translator.config.building import by_dotted_name
 from translator.config.options import RunConfig
 from translator.data.preparation import Corpus, describe, prepare
 from translator.data.tatoeba import fetch_default
@@ -18,7 +20,6 @@ from translator.inference.planning import TrainingStatistics
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import TOKENS_ON_CPU, Translator
-from translator.model.transformer import Transformer
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of
@@ -29,12 +30,16 @@ from translator.runtime.device import Precision, advise_when_out_of_memory, reso
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import Tokenizer
-from translator.training.batch_fitting import MOST, fitting_batch_tokens
 from translator.training.cooccurrence import embed_by_cooccurrence
-from translator.training.plan import log_plan, plan_of, validation_interval
-from translator.training.run_options import resolve_options, with_train
+from translator.training.plan import MOST_TOKENS, fitting_batch_tokens, log_plan, plan_of, validation_interval
 from translator.training.trainer import TOO_LARGE, Trainer, new_model
-from translator.training.validation import SAMPLE_TRANSLATIONS, Translate
+from translator.training.validation import SAMPLE_TRANSLATIONS
+
+# A resumed run may change these; every other option shaped what it has learned.
+MAY_CHANGE = {
+    "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
+    "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.cuda_graphs", "train.parallel",
+    "train.timeout_minutes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,10 +87,17 @@ def _train(
     translator = Translator(TrainedModel(model, *tokenizers, config.search, TrainingStatistics.from_report(corpus.report)))
     _require_search(translator, corpus)
     broadcast_from_main(lambda: folder.create(config, tokenizers, corpus.report))
-    _set_initial_weights(model, config, folder, corpus, pretrained)
+    if pretrained is not None and pretrained.weights:
+        load_into(model, pretrained.weights, folder.model_file)
+        pretrained.weights.clear()  # training need not hold large ones twice
+    elif config.model.embeddings == "cooccurrence" and not broadcast_from_main(folder.checkpoints.resumable):
+        embed_by_cooccurrence(model, corpus, config.seed)
+    greedy = config.search.plain(config.train.validation_beam)
+    if greedy.batch_tokens == "auto":  # a GPU's memory is for training, and larger batches gain a greedy search little
+        greedy = dataclasses.replace(greedy, batch_tokens=TOKENS_ON_CPU)
     with advise_when_out_of_memory(TOO_LARGE):
         trainer = Trainer(
-            config, folder, corpus, model.to(device), _greedy(translator, config),
+            config, folder, corpus, model.to(device), lambda texts: translator(texts, greedy),
             precision=Precision.resolve(config.precision, device))
     with closing(trainer):
         plan = plan_of(trainer)
@@ -118,11 +130,46 @@ def _pretrained(config: RunConfig, source: str, folder: RunFolder, named: Sequen
     return pretrained
 
 
+def with_train(config: RunConfig, **changes: Any) -> RunConfig:
+    """Return the options with some of config.train replaced."""
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+
+
+def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
+    """Return the options with `auto` and null as the run in this folder has them, or else as this machine resolves them.
+
+    UserError where the run was begun with other options.
+    """
+    if not folder.has_begun():
+        return _resolved(config, device)
+    saved = _resolved(folder.load_config(), device)  # an imported run has some unresolved
+    if config.precision == "auto":
+        config = dataclasses.replace(config, precision=saved.precision)
+    unset = {"batch_tokens": "auto", "accumulation": None, "validate_every": None}
+    config = with_train(config, **{
+        name: getattr(saved.train, name) for name, value in unset.items() if getattr(config.train, name) == value})
+    if saved.train.validate_every is None:  # imported, and not trained yet
+        saved = with_train(saved, validate_every=config.train.validate_every)
+    before, now = by_dotted_name(saved), by_dotted_name(config)
+    for option in now:
+        if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:
+            raise UserError(
+                f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}. "
+                "Give the old value to resume it, or choose another name=.")
+    return config
+
+
+def _resolved(config: RunConfig, device: torch.device) -> RunConfig:
+    precision: Any = Precision.resolve(config.precision, device).value  # a name of the Literal
+    return with_train(
+        dataclasses.replace(config, precision=precision), accumulation=config.train.accumulation or world_size())
+
+
 def _with_fitting_batches(
     config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None
 ) -> RunConfig:
     """Return the options with train.batch_tokens=auto resolved."""
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST), tokenizers=tokenizers)
+    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST_TOKENS), tokenizers=tokenizers)
     model = new_model(config, corpus, device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=Precision.resolve(config.precision, device))
     log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
@@ -139,24 +186,6 @@ def _require_search(translator: Translator, corpus: Corpus) -> None:
         log(f"warning: {len(refusals):,} of {len(sources):,} sentences of validation count as wrong, the first: {refusals[0]}")
 
 
-def _set_initial_weights(
-    model: Transformer, config: RunConfig, folder: RunFolder, corpus: Corpus, pretrained: Pretrained | None
-) -> None:
-    if pretrained is not None and pretrained.weights:
-        load_into(model, pretrained.weights, folder.model_file)
-        pretrained.weights.clear()  # training need not hold large ones twice
-    elif config.model.embeddings == "cooccurrence" and not broadcast_from_main(folder.checkpoints.resumable):
-        embed_by_cooccurrence(model, corpus, config.seed)
-
-
-def _greedy(translator: Translator, config: RunConfig) -> Translate:
-    """Return how validations translate."""
-    search = config.search.plain(config.train.validation_beam)
-    if search.batch_tokens == "auto":  # a GPU's memory is for training, and larger batches gain a greedy search little
-        search = dataclasses.replace(search, batch_tokens=TOKENS_ON_CPU)
-    return lambda texts: translator(texts, search)
-
-
 def _evaluate_on_test(
     outcome: Outcome, translator: Translator, corpus: Corpus, config: RunConfig, folder: RunFolder
 ) -> Evaluation:
@@ -166,8 +195,8 @@ def _evaluate_on_test(
     evaluation = evaluate(translator, sources, references, config.search, config.data.language)
     log(describe_evaluation(evaluation))
     evaluation.save(folder.path / "evaluation-test")
-    texts = zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True)
-    for source, hypothesis, reference in list(texts)[:SAMPLE_TRANSLATIONS]:
+    texts = zip(evaluation.sources[:SAMPLE_TRANSLATIONS], evaluation.hypotheses, evaluation.references, strict=False)
+    for source, hypothesis, reference in texts:
         log(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
     run = shlex.quote(str(folder.path))
     log(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n  make board")

@@ -1,7 +1,4 @@
-"""The training loop: update, validate, stop, save, resume.
-
-It knows no search: the validator translates through a function it is given.
-"""
+"""The training loop: update, validate, stop, save, resume."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 
 import torch
@@ -33,12 +30,11 @@ from translator.runtime.distributed import (
 )
 from translator.runtime.errors import UserError
 from translator.runtime.signals import Interrupted, Interruption
-from translator.training.batch_cursor import BatchCursor, batches_of
-from translator.training.checkpoint_choice import fraction_done, ranked, stop_reason, to_average, to_keep
+from translator.training.batch_cursor import BatchCursor
 from translator.training.measurements import Measurements
 from translator.training.optimizers import WeightAverage, learning_rate
 from translator.training.updater import Step, Updater
-from translator.training.validation import Translate, Validator
+from translator.training.validation import Translate, Validator, fraction_done, ranked, stop_reason, to_average, to_keep
 
 TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less of model.d_model and model.encoder_layers"
 # Checkpoints to resume from: if the newest turns out damaged, the one before serves.
@@ -64,10 +60,8 @@ class Trainer:
         precision: Precision,
     ) -> None:
         """`model`: on its device. `translate`: source sentences to translations, by `model` as it stands."""
-        self.config = config
+        self.config, self.corpus, self.model = config, corpus, model
         self.folder, self.checkpoints = folder, folder.checkpoints
-        self.corpus = corpus
-        self.model = model
         self.updater = Updater(model, config.optim, config.train, precision=precision)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         self.validator = Validator(
@@ -75,8 +69,7 @@ class Trainer:
             max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
-        self.batches = batches_of(config, corpus)
-        self.cursor = BatchCursor(self.batches, self.state, batches_of_update=config.train.batches_of_update)
+        self.cursor = BatchCursor(config, corpus, self.state)
         self._interruption = Interruption()
         self._trained: Weights | None = None  # the weights that are trained, while the model has others
 
@@ -89,25 +82,19 @@ class Trainer:
         """
         self._measurements = Measurements(self.folder, self.state, done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
-        try:
-            with self._interruption.caught():
-                try:
-                    # From now on, a run without checkpoints has lost them.
-                    if broadcast_from_main(lambda: not self.checkpoints.resumable()):
-                        self._save()
-                    return self._train()
-                except Interrupted:
+        with closing(self._measurements), self._interruption.caught(), closing(self):
+            try:
+                # From now on, a run without checkpoints has lost them.
+                if broadcast_from_main(lambda: not self.checkpoints.resumable()):
                     self._save()
-                    log(f"Stopped at update {self.state.update:,}, saved in {self.folder.path}. "
-                        "The same command goes on from there.")
-                    raise
-                finally:
-                    self.close()
-        finally:
-            self._measurements.close()
+                return self._train()
+            except Interrupted:
+                self._save()
+                log(f"Stopped at update {self.state.update:,}, saved in {self.folder.path}. "
+                    "The same command goes on from there.")
+                raise
 
     def close(self) -> None:
-        """Stop reading ahead."""
         self.cursor.close()
 
     def _train(self) -> Outcome:
@@ -133,8 +120,8 @@ class Trainer:
     def _update(self) -> None:
         """Make one update and count it."""
         started = time.perf_counter()
-        config, state = self.config, self.state
-        rate = learning_rate(config.optim, state.update + 1, self._fraction())
+        state = self.state
+        rate = learning_rate(self.config.optim, state.update + 1, self._fraction())
         batches = self.cursor.next_batches()
         state.update += 1
         step = self.updater.step(batches, rate)
@@ -149,10 +136,8 @@ class Trainer:
             give_back_freed_memory()
         if finite:
             self._measurements.add(step, batches, time.perf_counter() - started)
-        if state.update % config.train.log_every == 0:
-            self._measurements.write(
-                step, state, epochs=self.cursor.epochs, unit=self.cursor.unit, done=self._fraction(),
-                fp16=self.updater.scaler.is_enabled())
+        if state.update % self.config.train.log_every == 0:
+            self._measurements.write(step, self.cursor, done=self._fraction(), fp16=self.updater.scaler.is_enabled())
 
     def _skip(self, step: Step) -> None:
         """Count an update that fp16's loss scale was too large for; for any other reason raise UserError, naming the batch."""
@@ -188,16 +173,13 @@ class Trainer:
                 self.state.validations.append({"update": self.state.update, **metrics})
                 if (tracker := self._measurements.tracker) is not None:
                     self.validator.show(self.state.update, metrics, translations, tracker)
-                    self._save_if_best(metrics)
+                    earlier = outcome_of(self.folder.load_outcome())
+                    stays = earlier is not None and earlier.surpasses(metrics, self.config.train.metric)
+                    if self._best()["update"] == self.state.update and not stays:
+                        self._save_model(weights_of(self.model))
                 self.state.seconds = time.monotonic() - self._started
                 self._save()  # the same update once more: only its state is new
         give_back_freed_memory()
-
-    def _save_if_best(self, metrics: Validation) -> None:
-        earlier = outcome_of(self.folder.load_outcome())
-        stays = earlier is not None and earlier.surpasses(metrics, self.config.train.metric)
-        if self._best()["update"] == self.state.update and not stays:
-            self._save_model(weights_of(self.model))
 
     def _save_model(self, weights: Weights) -> None:
         self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, with other weights
@@ -262,11 +244,10 @@ class Trainer:
             weights = self.average.weights
         weights, training = full_tensors_on_main(weights), full_tensors_on_main(training)
         self.state.scaler = self.updater.scaler.state_dict()
-        self._measurements.save_to(self.state)
+        self._measurements.flush()
         if is_main_process():
             self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
-            self.checkpoints.prune(
-                resumable=RESUMABLE_CHECKPOINTS, weights=to_keep(self.state.validations, self.config.train))
+            self.checkpoints.prune(resumable=RESUMABLE_CHECKPOINTS, weights=to_keep(self.state.validations, self.config.train))
 
     def _resume(self) -> None:
         """Load the newest undamaged checkpoint; UserError where all are damaged."""

@@ -112,10 +112,6 @@ class Updater:
         with advise_when_out_of_memory(self._advice([batch])), self.precision.autocast(self.device):
             return self._loss(*(x.to(self.device, non_blocking=True) for x in self._inputs(batch)))
 
-    def parts(self, batch: Batch) -> list[Batch]:
-        """Split a batch into the parts that threads work on."""
-        return self._threads.parts(batch, self.train.passes)
-
     def state(self) -> dict[str, Tensor]:
         return state_tensors(self.optimizers)
 
@@ -123,8 +119,6 @@ class Updater:
         load_state_tensors(self.optimizers, tensors)
         if self._recordings is not None:
             self._recordings.forget()
-
-    # Gradients
 
     def _gradients(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
         """Accumulate the gradients of an update of this many tokens; return the summed losses."""
@@ -142,7 +136,7 @@ class Updater:
         scale = torch.tensor(world_size() / tokens)  # data parallelism averages gradients; their sum is wanted
         for number, batch in enumerate(batches, start=1):
             self._set_gradient_sync(number == len(batches))
-            parts = self.parts(batch)
+            parts = self._threads.parts(batch, self.train.passes)
             if len(parts) > 1:
                 batch_loss, batch_nll = self._add_gradients_by_threads(parts, scale)
             else:
@@ -202,8 +196,6 @@ class Updater:
         if config.positions == "learned":
             missing = max(0, min(missing, config.max_positions - length))
         return F.pad(ids, (0, missing), value=PAD_ID)
-
-    # The optimizers
 
     def _clip_gradients(self) -> tuple[Tensor, ...]:
         """Clip the gradients to `optim.clip_norm`; return their norm before."""

@@ -1,22 +1,23 @@
-"""Score a model in training on the validation split, through a function that translates."""
+"""Score a model in training on the validation split; choose weights, and the end of the training, by these scores."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from translator.config.languages import split_tag
+from translator.config.options import TrainConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.preparation import Corpus
-from translator.metrics.scores import METRICS, score, validation_metrics
+from translator.metrics.metric import METRICS
+from translator.metrics.scores import better, score, validation_metrics
 from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
 from translator.runs.tensorboard import Tracker
-from translator.runs.training_state import Metrics
+from translator.runs.training_state import Metrics, Validation
 from translator.runtime.console import log
 from translator.runtime.distributed import broadcast_from_main, gather, own_items, sum_over_processes
 from translator.runtime.errors import UserError
@@ -35,17 +36,12 @@ class Validator:
         self, corpus: Corpus, model: Transformer, translate: Translate, loss: Callable[[Batch], tuple[Tensor, Tensor]], *,
         language: str, metric: str, max_tokens: int,
     ) -> None:
-        """loss: of a batch, and its negative log-likelihood, summed over tokens. language: that of the targets. metric: which
-        chooses weights; the slow TER is computed only then. max_tokens: of a batch.
+        """loss: of a batch, and its negative log-likelihood, summed over tokens. language: that of the targets.
 
         UserError where a sentence is longer than the model's learned positions.
         """
-        self.corpus = corpus
-        self.model = model
-        self.translate = translate
-        self.language = language
-        self.metric = metric
-        self.loss = loss
+        self.corpus, self.model, self.translate, self.loss = corpus, model, translate, loss
+        self.language, self.metric = language, metric
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         longest = max(max(corpus.validation[f"{side}_length"], default=0) for side in ("source", "target"))
         if model.config.positions == "learned" and longest > model.config.max_positions:
@@ -84,10 +80,45 @@ class Validator:
         rows = zip(samples["source"], translations, samples["target"], strict=False)
         tracker.table(update, "validation/samples", [("source", "translation", "reference"), *rows])
         if self._drawn is not None:
-            tracker.attention_map(update, "validation/attention", *self._attention_of(self.corpus.validation[self._drawn]))
+            source, target = (self.corpus.validation[self._drawn][f"{side}_ids"] for side in ("source", "target"))
+            last_layer = cross_attention(self.model, source, target)[-1]
+            pieces = self.corpus.source_tokenizer.pieces(source), self.corpus.target_tokenizer.pieces(target)
+            tracker.attention_map(update, "validation/attention", last_layer, *pieces)
 
-    def _attention_of(self, pair: dict[str, Any]) -> tuple[Tensor, list[str], list[str]]:
-        """Return the last layer's cross-attention (H, T, S) for a pair, and the pieces of both sides."""
-        cross = cross_attention(self.model, pair["source_ids"], pair["target_ids"])
-        return (cross[-1], self.corpus.source_tokenizer.pieces(pair["source_ids"]),
-                self.corpus.target_tokenizer.pieces(pair["target_ids"]))
+
+def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Validation]:
+    """Sort validations, best first by `train.metric`, then by loss."""
+    sign = 1 if better(train.metric, 0, 1) else -1
+    return sorted(validations, key=lambda v: (sign * v[train.metric], v["loss"]))
+
+
+def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
+    """Return the updates whose weights `train.average` averages."""
+    if train.average == "none":
+        return []
+    ordered = ranked(validations, train) if train.average == "best" else validations[::-1]
+    return [v["update"] for v in ordered[: train.average_count]]
+
+
+def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
+    """Return the updates whose weights the end may need, also after resuming from the checkpoint before this one."""
+    return [
+        update for known in (validations, validations[:-1])
+        for update in (*to_average(known, train), *(best["update"] for best in ranked(known, train)[:1]))]
+
+
+def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: float) -> float:
+    """Return the fraction of a training that is done, 0 to 1, by the nearest limit."""
+    limits = ((epochs, train.max_epochs), (updates, train.max_updates), (minutes, train.max_minutes))
+    return min(1.0, max(value / limit for value, limit in limits if limit is not None))
+
+
+def stop_reason(train: TrainConfig, fraction: float, validations: Sequence[Validation]) -> str:
+    """Return why training is over; empty while it is not."""
+    if fraction >= 1:
+        return "the limit set in train.max_epochs, train.max_updates or train.max_minutes"
+    if train.patience is not None and validations:
+        best = ranked(validations, train)[0]["update"]
+        if sum(v["update"] > best for v in validations) >= train.patience:
+            return f"no better {train.metric} in {train.patience} validations"
+    return ""

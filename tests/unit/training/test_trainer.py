@@ -32,18 +32,17 @@ from translator.data.batching import Batch, collate
 from translator.model.weights import load_into, weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import Tracker
+from translator.runs.training_state import Divergence
 from translator.runtime.atomic_files import load_tensors, save_tensors
 from translator.runtime.device import OutOfMemory, Precision
 from translator.runtime.errors import UserError
 from translator.runtime.signals import Interrupted
 from translator.text.tokenizer import Tokenizer
-from translator.training.batch_fitting import fitting_batch_tokens
-from translator.training.checkpoint_choice import to_average
-from translator.training.measurements import Divergence
 from translator.training.optimizers import state_tensors
-from translator.training.plan import time_update, validation_interval
+from translator.training.plan import fitting_batch_tokens, time_update, validation_interval
 from translator.training.trainer import Trainer, new_model
 from translator.training.updater import Updater
+from translator.training.validation import to_average
 
 Setup = Callable[..., Trainer]
 
@@ -342,7 +341,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
         trainer.model.encoder[0].feed_forward.inner.weight[0, 0] = torch.nan
     with pytest.raises(UserError, match="update 1: the gradient is nan") as caught:
         trainer.fit()
-    numbers = sorted(row + 1 for row in trainer.batches.plan(0)[0])
+    numbers = sorted(row + 1 for row in trainer.cursor.source.plan(0)[0])
     assert f"on sentences {', '.join(map(str, numbers[:5]))} and {len(numbers) - 5} more" in str(caught.value)
     assert "checkpoint is that of update 0" in str(caught.value)
 

@@ -1,8 +1,6 @@
-"""The checkpoints of a training.
+"""The checkpoints of a training, in files that hold the SHA-256 of their content.
 
     checkpoints/<update>/  weights.safetensors; the newest also training.safetensors and state.json, to resume from
-
-Files hold the SHA-256 of their content, which is checked at each read.
 """
 
 from __future__ import annotations

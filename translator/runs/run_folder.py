@@ -1,4 +1,4 @@
-"""The files of a run folder.
+"""The files of a run folder. Safetensors files hold the SHA-256 of their content, which is checked at each read.
 
     runs/<name>/
       config.yaml            the resolved options, and the format of this folder
@@ -11,8 +11,6 @@
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
       tensorboard/           the measurements as curves, with samples and attention maps
       checkpoints/           see translator/runs/checkpoint.py
-
-Safetensors files hold the SHA-256 of their content, which is checked at each read.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +76,14 @@ class RunFolder:
         """
         for name in ("checkpoints", "tensorboard", "evaluation-test"):
             require_no_link(self.path / name)
-        begun = self.has_begun()
-        if begun:
+        if begun := self.has_begun():
             self.require_same_data(tokenizers, report)
         if not begun or "fingerprint" not in self.load_report():  # an imported run has seen no data yet
             if self.checkpoints.resumable():
                 log(f"warning: {self.report_file} does not tell which data this run began with: maybe not these.")
             self._write_data(tokenizers, report)
         options = to_yaml(config)
-        shape = _digest(yaml.safe_load(options)["model"])
-        write_text(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{shape}\n")
+        write_text(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{_digest(yaml.safe_load(options)['model'])}\n")
         self._inode = self.path.stat().st_ino
 
     def has_begun(self) -> bool:
@@ -98,23 +95,21 @@ class RunFolder:
         learned = bool(self.checkpoints.resumable()) or any(file.is_file() for file in files)
         if self.config_file.is_file():
             self.load_config()
-            return learned
-        if learned:
+        elif learned:
             raise UserError(
                 f"{self.path}: has lost its config.yaml. Restore it from a copy of the run, or choose another name=.")
-        return False
+        return learned
 
     def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         self.checkpoints.path.mkdir(parents=True, exist_ok=True)
-        source, target = tokenizers
-        files = {"tokenizer.model": source} if source is target else {
+        source, target = (tokenizer.model for tokenizer in tokenizers)
+        files = {"tokenizer.model": source} if tokenizers[0] is tokenizers[1] else {
             "tokenizer.source.model": source, "tokenizer.target.model": target}
-        for name in ("tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"):
-            (self.path / name).unlink(missing_ok=True)
-        for name, tokenizer in files.items():
-            write_bytes(self.path / name, tokenizer.model)
-        write_text(self.sums_file, "".join(
-            f"{hashlib.sha256(tokenizer.model).hexdigest()}  {name}\n" for name, tokenizer in files.items()))
+        for file in self.path.glob("tokenizer*.model"):
+            file.unlink()
+        for name, model in files.items():
+            write_bytes(self.path / name, model)
+        write_text(self.sums_file, "".join(f"{hashlib.sha256(model).hexdigest()}  {name}\n" for name, model in files.items()))
         write_text(self.report_file, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
 
     def require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
@@ -130,11 +125,12 @@ class RunFolder:
         if not self.config_file.is_file():
             raise UserError(f"{self.path}: no run folder here (it has no config.yaml). `make train` makes one.")
         values = read_yaml(self.config_file)
-        version = values.pop("format", FORMAT) if isinstance(values, dict) else FORMAT
-        if not isinstance(version, int) or version > FORMAT:
-            raise UserError(
-                f"{self.path}: a run folder of format {version}; this release reads up to {FORMAT}. Update the translator.")
-        _renew(values)
+        if isinstance(values, dict):
+            version = values.pop("format", FORMAT)
+            if not isinstance(version, int) or version > FORMAT:
+                raise UserError(
+                    f"{self.path}: a run folder of format {version}; this release reads up to {FORMAT}. Update the translator.")
+            _renew(values.get("search"))
         try:
             config = build(RunConfig, values)
         except UserError as error:
@@ -147,8 +143,15 @@ class RunFolder:
         return config
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Return the source's and the target's tokenizer: one object where both sides share the whole vocabulary."""
-        self._check_sums()
+        """Return the source's and the target's tokenizer: one object where both sides share the whole vocabulary.
+
+        UserError where a file does not match SHA256SUMS; old folders have none.
+        """
+        for line in read_plain(self.sums_file).splitlines() if self.sums_file.is_file() else ():
+            expected, _, name = line.decode(errors="replace").partition("  ")
+            file = self.path / Path(name).name  # never outside this folder
+            if not name or (file.is_file() and hashlib.sha256(read_plain(file)).hexdigest() != expected):
+                raise UserError(f"{file if name else self.sums_file}: damaged. Restore it from a copy of the run.")
         joint = self.path / "tokenizer.model"
         if joint.is_file():
             tokenizer = Tokenizer.load(joint)
@@ -158,7 +161,7 @@ class RunFolder:
                 Tokenizer.load(self.path / "tokenizer.target.model", options.target_tag))
 
     def mean_target(self) -> float | None:
-        """Return the mean tokens of the training targets; None where the report lacks it."""
+        """Return the mean tokens of the training targets; None where the report lacks them."""
         try:
             train = self.load_report()["splits"]["train"]
             return float(train["target_tokens"] / train["kept"])
@@ -167,10 +170,8 @@ class RunFolder:
 
     def digest_of(self, split: str) -> str | None:
         """Return the digest of validation or test when it was trained; None where the report lacks it."""
-        try:
-            return self.load_report()["digests"][split]
-        except (KeyError, TypeError):
-            return None
+        digests = self.load_report().get("digests")
+        return digests.get(split) if isinstance(digests, dict) else None
 
     def load_report(self) -> dict[str, Any]:
         """Return data_report.json; empty where it cannot be read: a run can be resumed and scored without it."""
@@ -197,14 +198,11 @@ class RunFolder:
         if not self.shortlist_file.is_file():
             raise UserError(f"{self.path}: has no shortlist yet; `make shortlist RUN={self.path}` learns one")
         tensors = load_tensors(self.shortlist_file)
-        try:
+        with suppress(TypeError):  # other names
             shortlist = Shortlist(**{name: tensor.long() for name, tensor in tensors.items()})
-            fits = shortlist.fits(source_pieces, target_pieces)
-        except TypeError:
-            fits = False
-        if not fits:
-            raise UserError(f"{self.shortlist_file}: is not of this run; `make shortlist RUN={self.path}` learns one")
-        return shortlist
+            if shortlist.fits(source_pieces, target_pieces):
+                return shortlist
+        raise UserError(f"{self.shortlist_file}: is not of this run; `make shortlist RUN={self.path}` learns one")
 
     def save_outcome(self, outcome: Mapping[str, Any]) -> None:
         write_text(self.outcome_file, json.dumps(outcome, indent=1) + "\n")
@@ -223,7 +221,7 @@ class RunFolder:
             raise UserError(f"{error} The checkpoints before it are kept, and the same command resumes from there.") from error
 
     def newest_checkpoint(self) -> int | None:
-        """Return the update of the newest undamaged checkpoint; UserError where there were some and none is left."""
+        """Return the update of the newest undamaged checkpoint; UserError where all of a begun training are lost."""
         self.clear_partial()
         newest = self.checkpoints.newest_undamaged()
         if newest is None and self.metrics_file.is_file():
@@ -240,16 +238,6 @@ class RunFolder:
             if left.is_symlink() or not left.is_dir():  # another process may be writing an export to a folder
                 left.unlink()
 
-    def _check_sums(self) -> None:
-        """Raise UserError where a file does not match SHA256SUMS; old folders have none."""
-        for line in read_plain(self.sums_file).splitlines() if self.sums_file.is_file() else ():
-            expected, _, name = line.decode(errors="replace").partition("  ")
-            file = self.path / Path(name).name  # never outside this folder
-            if not name:
-                raise UserError(f"{self.sums_file}: damaged. Restore it from a copy of the run.")
-            if file.is_file() and hashlib.sha256(read_plain(file)).hexdigest() != expected:
-                raise UserError(f"{file}: damaged: its checksum is wrong. Restore it from a copy of the run.")
-
 
 def _read_json(file: Path) -> Any:
     """Return what a JSON file holds; None where it cannot be read."""
@@ -259,9 +247,8 @@ def _read_json(file: Path) -> Any:
         return None
 
 
-def _renew(values: Any) -> None:
+def _renew(search: Any) -> None:
     """Rename what earlier releases wrote otherwise."""
-    search = values.get("search") if isinstance(values, dict) else None
     if isinstance(search, dict):
         if isinstance(search.get("split_sentences"), bool):
             search["split_sentences"] = "auto" if search["split_sentences"] else "never"
@@ -300,8 +287,7 @@ def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, .
 
 def newest_run(runs: Path) -> Path:
     """Return the run folder whose weights were written last."""
-    with_weights = (path.parent for path in runs.glob("*/model.safetensors"))
-    trained = [run for run in with_weights if RunFolder(run).config_file.is_file()]  # an export has none
-    if not trained:
+    weights = [file for file in runs.glob("*/model.safetensors") if file.with_name("config.yaml").is_file()]  # no exports
+    if not weights:
         raise UserError(f"{runs}: no trained run here yet. `make train` makes one; run=FOLDER names another.")
-    return max(trained, key=lambda run: RunFolder(run).model_file.stat().st_mtime)
+    return max(weights, key=lambda file: file.stat().st_mtime).parent

@@ -6,15 +6,15 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from translator.runtime.atomic_files import read_plain
+from translator.runtime.atomic_files import read_plain, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
@@ -27,8 +27,7 @@ class Tracker:
 
     def __init__(self, metrics_file: Path, tensorboard: Path, *, recorded: Mapping[str, int]) -> None:
         """`recorded`: the sizes that `flush` returned at the last checkpoint, to which the files are cut back."""
-        self.metrics_file = metrics_file
-        self.tensorboard = tensorboard
+        self.metrics_file, self.tensorboard = metrics_file, tensorboard
         for file in self._files():
             if file.is_symlink():
                 raise UserError(f"{file}: is a link, and the file it leads to would be cut. Replace it by that file.")
@@ -86,15 +85,8 @@ class Tracker:
         with suppress(OSError):  # everything was flushed with the last checkpoint
             self._writer.close()
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Raise UserError where a file cannot be written inside."""
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"{error.filename or self.metrics_file.parent}: measurements cannot be written: {error.strerror}. The same "
-                "command resumes from the last checkpoint.") from error
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.metrics_file.parent, "The same command resumes from the last checkpoint.")
 
 
 def _literal(text: str) -> str:

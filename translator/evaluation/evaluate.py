@@ -21,8 +21,9 @@ from translator.evaluation.held_out import language_of, load_test_set, require_c
 from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator
-from translator.metrics.scores import METRICS, LengthScore, Score, metrics_for, score, scores_by_length, sentence_scores
-from translator.metrics.significance import Comparison, paired_bootstrap
+from translator.metrics.metric import METRICS
+from translator.metrics.scores import Comparison, LengthScore, Score, metrics_for, paired_bootstrap, score, scores_by_length
+from translator.metrics.sentences import sentence_scores
 from translator.runs.run_folder import RunFolder, chosen_runs
 from translator.runtime.atomic_files import require_no_link, require_writable, write_text
 from translator.runtime.device import tune_cpu

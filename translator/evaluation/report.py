@@ -23,8 +23,9 @@ from translator.evaluation.held_out import held_out, language_of, require_compar
 from translator.inference.line_formats import Line, notices
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
-from translator.metrics.scores import METRICS, sentence_scores
-from translator.metrics.significance import BOOTSTRAP_SAMPLES
+from translator.metrics.metric import METRICS
+from translator.metrics.scores import BOOTSTRAP_SAMPLES
+from translator.metrics.sentences import sentence_scores
 from translator.runs.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runs.tensorboard import read_history

@@ -11,8 +11,7 @@ import torch
 
 from translator.inference.options import RankingOptions
 from translator.inference.translation import ONLY_EMPTY, Translation, join
-from translator.metrics.pairwise import pairwise_scores
-from translator.metrics.scores import SentenceMetric
+from translator.metrics.sentences import SentenceMetric, pairwise_scores
 from translator.search.hypothesis import Hypothesis, Ids
 from translator.text.tokenizer import EOS_ID
 from translator.text.writing_systems import normal, whole_words

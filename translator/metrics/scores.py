@@ -1,4 +1,4 @@
-"""Translation scores with signatures, of a corpus, by source length and of single sentences.
+"""Scores of a corpus with signatures, by source length, and the significance of their differences.
 
 Post 2018, "A Call for Clarity in Reporting BLEU Scores", https://arxiv.org/abs/1804.08771. Always on detokenised text.
 """
@@ -6,12 +6,11 @@ Post 2018, "A Call for Clarity in Reporting BLEU Scores", https://arxiv.org/abs/
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
 
-from sacrebleu.metrics import BLEU, CHRF
+import numpy as np
+from sacrebleu.significance import estimate_ci
 
 from translator.metrics.metric import METRICS, Metric
 from translator.text.writing_systems import UNSPACED
@@ -20,10 +19,8 @@ from translator.text.writing_systems import UNSPACED
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 # Upper bounds, in source words, of the groups of `scores_by_length`; the last group has none.
 LENGTH_BOUNDS = (5, 10, 15, 20, 30, 50)
-
-SentenceMetric = Literal["chrf", "bleu"]
-# BLEU of a sentence counts only the orders of n-grams that fit into it.
-SENTENCE_METRICS: dict[SentenceMetric, Callable[..., Any]] = {"chrf": CHRF, "bleu": partial(BLEU, effective_order=True)}
+# Of a bootstrap, as `sacrebleu --paired-bs` has them.
+BOOTSTRAP_SAMPLES, SEED = 1000, 12345
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,18 @@ class LengthScore:
     lengths: str
     count: int
     bleu: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One system's score with its 95 % interval; `p_value` of its difference from the baseline, which has none itself."""
+
+    system: str
+    metric: str
+    value: float
+    mean: float
+    interval: float
+    p_value: float | None
 
 
 def better(metric: str, a: float, b: float) -> bool:
@@ -86,10 +95,31 @@ def scores_by_length(
     return scores
 
 
-def sentence_scores(metric: SentenceMetric, hypotheses: Iterable[str], reference: str) -> list[float]:
-    """Score each sentence against one reference, whose n-grams are counted once.
+def paired_bootstrap(
+    metrics: Iterable[Metric], systems: Sequence[tuple[str, Sequence[str]]], sources: Sequence[str], references: Sequence[str]
+) -> list[Comparison]:
+    """Compare (name, hypotheses) of several systems with the first of them by paired bootstrap resampling.
 
-    chrF, unlike BLEU, tells bad from worse where no word sequence matches.
+    Koehn 2004, https://aclanthology.org/W04-3250; the samples and figures are those of `sacrebleu --paired-bs`.
     """
-    against = SENTENCE_METRICS[metric](references=[[reference]])
-    return [against.corpus_score([hypothesis], None).score for hypothesis in hypotheses]
+    chosen = np.random.default_rng(SEED).choice(len(references), (BOOTSTRAP_SAMPLES, len(references)))
+    comparisons = []
+    for metric in metrics:
+        baseline: tuple[float, np.ndarray] | None = None
+        for system, hypotheses in systems:
+            statistics = metric.statistics(sources, hypotheses, references)
+            value = metric.value(statistics.sum(0).tolist())
+            # In float32, as sacreBLEU computes them.
+            samples = np.array([metric.value(sample.sum(0)) for sample in statistics.astype(np.float32)[chosen]])
+            p_value = None
+            if baseline is None:
+                baseline = value, samples
+            elif list(hypotheses) == list(systems[0][1]):
+                p_value = 1.0
+            else:
+                differences = np.abs(samples - baseline[1])
+                larger = np.sum(differences - differences.mean() > abs(value - baseline[0]))
+                p_value = (int(larger) + 1) / (BOOTSTRAP_SAMPLES + 1)
+            mean, interval = map(float, estimate_ci(samples))
+            comparisons.append(Comparison(system, metric.name, value, mean, interval, p_value))
+    return comparisons

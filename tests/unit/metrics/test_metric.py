@@ -21,8 +21,8 @@ from translator.data.preparation import Corpus
 from translator.evaluation.evaluate import compare, describe_comparison, evaluate
 from translator.evaluation.report import write_report
 from translator.inference.translator import Translator
-from translator.metrics.metric import Metric, Statistics
-from translator.metrics.scores import METRICS, better
+from translator.metrics.metric import METRICS, Metric, Statistics
+from translator.metrics.scores import better
 from translator.runs.run_folder import RunFolder
 from translator.training.validation import Validator
 

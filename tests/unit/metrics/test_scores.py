@@ -9,19 +9,18 @@ from sacrebleu.significance import PairedTest
 
 from translator.config.options import MetricName
 from translator.metrics import scores as module
-from translator.metrics.pairwise import pairwise_scores
+from translator.metrics.metric import METRICS
 from translator.metrics.scores import (
     LENGTH_BOUNDS,
-    METRICS,
+    Comparison,
     Score,
-    SentenceMetric,
     better,
     metrics_for,
+    paired_bootstrap,
     scores_by_length,
-    sentence_scores,
     validation_metrics,
 )
-from translator.metrics.significance import Comparison, paired_bootstrap
+from translator.metrics.sentences import SentenceMetric, pairwise_scores, sentence_scores
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]

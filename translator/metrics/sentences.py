@@ -1,24 +1,38 @@
-"""Scores of every sentence of a list against every other, with the n-grams in common as matrix products."""
+"""Scores of single sentences, and of every sentence of a list against every other."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
 
 import torch
+from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_all_word_ngrams
 from torch import Tensor
 
-from translator.metrics.scores import SENTENCE_METRICS, SentenceMetric
+SentenceMetric = Literal["chrf", "bleu"]
+# BLEU of a sentence counts only the orders of n-grams that fit into it.
+SENTENCE_METRICS: dict[SentenceMetric, Callable[..., Any]] = {"chrf": CHRF, "bleu": partial(BLEU, effective_order=True)}
 
-NGrams = Counter[Hashable]
+
+def sentence_scores(metric: SentenceMetric, hypotheses: Iterable[str], reference: str) -> list[float]:
+    """Score each sentence against one reference, whose n-grams are counted once.
+
+    chrF, unlike BLEU, tells bad from worse where no word sequence matches.
+    """
+    against = SENTENCE_METRICS[metric](references=[[reference]])
+    return [against.corpus_score([hypothesis], None).score for hypothesis in hypotheses]
 
 
 def pairwise_scores(metric: SentenceMetric, texts: Sequence[str]) -> Tensor:
-    """Score each of N sentences against each as its reference, as `sentence_scores` does: (sentence, reference), float64."""
+    """Score each of N sentences against each as its reference, as `sentence_scores` does: (sentence, reference), float64.
+
+    The n-grams in common are matrix products.
+    """
     scorer = SENTENCE_METRICS[metric]()
-    statistics = STATISTICS[metric](scorer, texts)
+    statistics = (_chrf_statistics if metric == "chrf" else _bleu_statistics)(scorer, texts)
     scores = [scorer._compute_score_from_stats(of_pair).score for of_pair in statistics.flatten(1).T.tolist()]
     return torch.tensor(scores, dtype=torch.float64).view(len(texts), len(texts))
 
@@ -47,11 +61,7 @@ def _bleu_statistics(bleu: Any, texts: Sequence[str]) -> Tensor:
     return torch.stack([length.T, length, *correct, *total])
 
 
-STATISTICS: dict[SentenceMetric, Callable[[Any, Sequence[str]], Tensor]] = {
-    "chrf": _chrf_statistics, "bleu": _bleu_statistics}
-
-
-def _count(ngrams: Sequence[NGrams]) -> tuple[Tensor, Tensor]:
+def _count(ngrams: Sequence[Counter[Hashable]]) -> tuple[Tensor, Tensor]:
     """Count the n-grams of each of N sentences (N), and those that every two have in common (N, N)."""
     # A repeated n-gram gets a column for each occurrence, so two sentences share the smaller number of them.
     occurrences = [[(ngram, nth) for ngram, times in counter.items() for nth in range(times)] for counter in ngrams]

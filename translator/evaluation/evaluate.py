@@ -87,8 +87,8 @@ class Evaluation:
     def vacant_folder(self, folder: Path) -> Path:
         """Return `folder`, or the first of folder-2, folder-3... if it holds an evaluation of other sentences."""
         texts = self.texts()
-        numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-        for candidate in itertools.chain([folder], numbered):
+        for number in itertools.count(1):
+            candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
             files = ((candidate / name, texts[name].encode()) for name in ("source.txt", "reference.txt"))
             if all(not file.is_file() or file.read_bytes() == content for file, content in files):
                 break

@@ -39,12 +39,11 @@ PAGE = "report.html"
 CURVES, BY_LENGTH = "curves.png", "by-length.png"
 # Sentences whose attention is drawn, and the most tokens that such a sentence and its output have.
 MAPS, MAP_TOKENS = 3, 32
-UNKNOWN = "–"
 # What data_report.json counts in every split.
 COUNTS = ("read", "kept", "source_tokens", "target_tokens")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """A run, and what is known of it."""
 
@@ -53,8 +52,8 @@ class Run:
     config: RunConfig
     history: History
     unreadable: int  # lines of measurements
-    state: TrainingState | None  # of its newest checkpoint
     outcome: Outcome | None
+    state: TrainingState | None = None  # of its newest readable checkpoint
     parameters: int | None = None
     translator: Translator | None = None
     evaluation: Evaluation | None = None
@@ -88,15 +87,16 @@ def report_run(config: ReportConfig) -> None:
 def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     """Write the page about a run to `folder`, and its pictures beside it; return the page's file."""
     device = resolve_device(options.device)
-    precision = Precision.resolve(options.precision, device).value
-    options = dataclasses.replace(options, precision=precision)  # type: ignore[arg-type]  # a name of the Literal
+    precision: Any = Precision.resolve(options.precision, device).value  # a name of the Literal
+    options = dataclasses.replace(options, precision=precision)
     paths = [own, Path(options.against)] if options.against else [own]
     require_comparable(paths, options.direction)
     require_not_of_a_run(folder)
     require_writable(folder)
     run, *others = runs = [examine(path, RunFolder(own), options) for path in paths]
     if len({run.name for run in runs}) < len(runs):
-        run, *others = runs = [dataclasses.replace(run, name=str(run.folder.path)) for run in runs]
+        for one in runs:
+            one.name = str(one.folder.path)
     evaluations = [run.evaluation for run in runs if run.evaluation] if run.evaluation else []
     maps = list(attention_maps(run))
     pictures = {map["file"]: map["picture"] for map in maps}
@@ -122,33 +122,27 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
     folder = RunFolder(path)
     config = folder.load_config()
     history, unreadable = read_history(folder.metrics_file)
-    run = Run(
-        path.resolve().name, folder, config, history, unreadable, newest_state(folder, config),
-        outcome_of(folder.load_outcome()))
+    run = Run(path.resolve().name, folder, config, history, unreadable, outcome_of(folder.load_outcome()))
+    for update in folder.checkpoints.resumable():
+        try:
+            run.state = state_of(folder.checkpoints.load_state(update), folder.checkpoints.path, config.train.metric)
+            break
+        except UserError as damage:
+            log(f"warning: {damage}")
     try:
-        run = dataclasses.replace(run, parameters=sum(weight.numel() for weight in folder.load_weights().values()))
-        translator = Translator(path, device=options.device, precision=options.precision)
+        run.parameters = sum(weight.numel() for weight in folder.load_weights().values())
+        translator = run.translator = Translator(path, device=options.device, precision=options.precision)
         sources, references = held_out(own, options.split, options.direction)
         if not sources:
             raise UserError(f"{options.split} has no sentences")
     except UserError as error:
         log(f"warning: {path} was not evaluated: {error}")
-        return dataclasses.replace(run, trouble=str(error))
+        run.trouble = str(error)
+        return run
     warn_of_learned([path], own.path, options.split, sources, references)
-    evaluation = evaluate(
-        translator, sources_for(path, sources, options.direction), references, options.search,
-        language_of(own, options.direction))
-    return dataclasses.replace(run, translator=translator, evaluation=evaluation)
-
-
-def newest_state(folder: RunFolder, config: RunConfig) -> TrainingState | None:
-    """Return the state of training at the newest readable checkpoint."""
-    for update in folder.checkpoints.resumable():
-        try:
-            return state_of(folder.checkpoints.load_state(update), folder.checkpoints.path, config.train.metric)
-        except UserError as damage:
-            log(f"warning: {damage}")
-    return None
+    sources, language = sources_for(path, sources, options.direction), language_of(own, options.direction)
+    run.evaluation = evaluate(translator, sources, references, options.search, language)
+    return run
 
 
 def score_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
@@ -166,9 +160,8 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
 def examples(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
     """Return every sentence with its outputs, the worst by chrF first."""
     sentences: list[dict[str, Any]] = []
-    for number in range(len(evaluations[0].sources) if evaluations else 0):
-        source, reference = evaluations[0].sources[number], evaluations[0].references[number]
-        translations = [evaluation.translations[number] for evaluation in evaluations]
+    texts = zip(evaluations[0].sources, evaluations[0].references, strict=True) if evaluations else ()
+    for (source, reference), *translations in zip(texts, *(one.translations for one in evaluations), strict=True):
         scores = sentence_scores("chrf", [translation.text for translation in translations], reference)
         outputs = [
             {"text": translation.text, "chrf": score, "notices": notices(Line(Request(source)), translation)}
@@ -219,4 +212,4 @@ def render(**content: Any) -> str:
 
 def number(value: Any, digits: int = 0) -> str:
     """Format a figure; anything else is a dash."""
-    return f"{value:,.{digits}f}" if isinstance(value, int | float) else UNKNOWN
+    return f"{value:,.{digits}f}" if isinstance(value, int | float) else "–"

@@ -128,9 +128,8 @@ def evaluate_runs(config: EvaluateConfig) -> None:
         print(describe_comparison(compare(systems)))
 
 
-def evaluate(
-    translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig, language: str
-) -> Evaluation:
+def evaluate(translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig,
+             language: str) -> Evaluation:
     """Translate `sources` to `language` and score the outputs against `references`, one for each source."""
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")

@@ -29,9 +29,8 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
             there = ", ".join(" to ".join(one) for one in data.directions)
             raise UserError(f"source={direction[0]} target={direction[1]}: the model in {run} translates {there}")
         if direction is None and set(data.directions) != set(datas[0].directions):
-            raise UserError(
-                f"{runs[0]} translates {datas[0].source} to {datas[0].target}, {run} {data.source} to {data.target}: nothing "
-                "to compare. If both have one direction, name it by source= and target=.")
+            raise UserError(f"{runs[0]} translates {datas[0].source} to {datas[0].target}, {run} {data.source} to "
+                            f"{data.target}: nothing to compare. If both have one direction, name it by source= and target=.")
 
 
 def data_of(folder: RunFolder) -> DataConfig:
@@ -46,9 +45,8 @@ def data_of(folder: RunFolder) -> DataConfig:
     else:
         allowed = not place.exists() and place.is_relative_to(Path.cwd())
     if not allowed:
-        raise UserError(
-            f"{folder.config_file}: data.cache={data.cache}: is no data cache on this machine. If the run is yours, create an "
-            "empty folder there, or name another in that file.")
+        raise UserError(f"{folder.config_file}: data.cache={data.cache}: is no data cache on this machine. If the run is "
+                        "yours, create an empty folder there, or name another in that file.")
     return data
 
 
@@ -77,9 +75,8 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
         raise UserError("split=train: is kept cleaned, all directions together. Remove source= and target=.")
     rows = load_split(data, split)
     if folder.digest_of(split) not in (None, digest(rows)):
-        raise UserError(
-            f"split={split}: the data have changed since {folder.path} was trained, so it may have seen these sentences. "
-            "Restore the old data, or pass source_file= and reference_file=.")
+        raise UserError(f"split={split}: the data have changed since {folder.path} was trained, so it may have seen these "
+                        "sentences. Restore the old data, or pass source_file= and reference_file=.")
     if direction is None:
         return list(rows["source"]), list(rows["target"])
     rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
@@ -89,9 +86,7 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def warn_of_learned(
-    runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]
-) -> None:
+def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]) -> None:
     """Warn of runs with other data that were trained on pairs that `owner` holds out."""
     for run in dict.fromkeys(runs):
         folder = RunFolder(run)

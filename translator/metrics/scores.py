@@ -69,9 +69,8 @@ def validation_metrics(language: str, metric: str) -> dict[str, Metric]:
     return {name: cls(language) for name, cls in METRICS.items() if cls.in_validations or name == metric}
 
 
-def score(
-    metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-) -> dict[str, Score]:
+def score(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str],
+          references: Sequence[str]) -> dict[str, Score]:
     """Score a corpus with one reference a sentence by each metric."""
     if not hypotheses:
         raise ValueError("no sentences to score")
@@ -80,9 +79,8 @@ def score(
         name: Score(metric.name, metric.value(totals[name].tolist()), metric.signature()) for name, metric in metrics.items()}
 
 
-def scores_by_length(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], language: str
-) -> list[LengthScore]:
+def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str],
+                     language: str) -> list[LengthScore]:
     """Return the BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
     lengths = [max(1, len(WORD.findall(source))) for source in sources]
     scores, bleu = [], {"bleu": METRICS["bleu"](language)}
@@ -95,9 +93,8 @@ def scores_by_length(
     return scores
 
 
-def paired_bootstrap(
-    metrics: Iterable[Metric], systems: Sequence[tuple[str, Sequence[str]]], sources: Sequence[str], references: Sequence[str]
-) -> list[Comparison]:
+def paired_bootstrap(metrics: Iterable[Metric], systems: Sequence[tuple[str, Sequence[str]]], sources: Sequence[str],
+                     references: Sequence[str]) -> list[Comparison]:
     """Compare (name, hypotheses) of several systems with the first of them by paired bootstrap resampling.
 
     Koehn 2004, https://aclanthology.org/W04-3250; the samples and figures are those of `sacrebleu --paired-bs`.

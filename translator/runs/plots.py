@@ -76,9 +76,8 @@ def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
     return figure
 
 
-def draw_attention(
-    panels: Mapping[str, Tensor], source: Sequence[str], target: Sequence[str], *, columns: int, title: str = ""
-) -> Figure:
+def draw_attention(panels: Mapping[str, Tensor], source: Sequence[str], target: Sequence[str], *, columns: int,
+                   title: str = "") -> Figure:
     """Draw attention weights (T, S) by panel: a row for each piece of `target`, a column for each of `source`.
 
     UserError where the picture would be too large.
@@ -92,9 +91,8 @@ def draw_attention(
     title = textwrap.fill(title, max(1, int(width / (TITLE_SIZE * LETTER_PER_POINT))))
     height = 0.5 + 0.2 * title.count("\n") + rows * (0.35 + longest + CELL * len(target))
     if width * height * DPI**2 > MOST_PIXELS:
-        raise UserError(
-            f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces: a picture of {width * DPI:,.0f} x "
-            f"{height * DPI:,.0f} pixels is too large. Choose a shorter sentence.")
+        raise UserError(f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces: a picture of "
+                        f"{width * DPI:,.0f} x {height * DPI:,.0f} pixels is too large. Choose a shorter sentence.")
     style: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)

@@ -117,9 +117,8 @@ class RunFolder:
         same = all(map(Tokenizer.same_as, self.load_tokenizers(), tokenizers))
         before = self.load_report().get("fingerprint")
         if not same or (before is not None and before != report.get("fingerprint")):
-            raise UserError(
-                f"{self.path}: the data, or the libraries that prepare them, have changed since this run began. Restore them, "
-                "or start a new run with another name=.")
+            raise UserError(f"{self.path}: the data, or the libraries that prepare them, have changed since this run began. "
+                            "Restore them, or start a new run with another name=.")
 
     def load_config(self) -> RunConfig:
         if not self.config_file.is_file():
@@ -137,9 +136,8 @@ class RunFolder:
             raise UserError(f"{self.config_file}: {error}") from error
         _, written, shape = read_plain(self.config_file).decode().rpartition(SHAPE)
         if written and shape.strip() != _digest(values["model"]):
-            raise UserError(
-                f"{self.config_file}: the options under model are not those of this run's training. Restore them, or take the "
-                "file from a copy of the run.")
+            raise UserError(f"{self.config_file}: the options under model are not those of this run's training. Restore them, "
+                            "or take the file from a copy of the run.")
         return config
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
@@ -225,9 +223,8 @@ class RunFolder:
         self.clear_partial()
         newest = self.checkpoints.newest_undamaged()
         if newest is None and self.metrics_file.is_file():
-            raise UserError(
-                f"{self.checkpoints.path}: the checkpoints of this training are gone. Restore one from a backup, or start "
-                "a new run with another name=.")
+            raise UserError(f"{self.checkpoints.path}: the checkpoints of this training are gone. Restore one from a backup, "
+                            "or start a new run with another name=.")
         return newest
 
     def clear_partial(self) -> None:

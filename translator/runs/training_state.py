@@ -96,9 +96,8 @@ def state_of(values: Any, where: Path, metric: str) -> TrainingState:
             return state
     except (TypeError, KeyError, ValueError):
         pass
-    raise UserError(
-        f"{where}: state.json has unknown or impossible values. Restore the checkpoint from a backup, or use the release that "
-        "wrote it.")
+    raise UserError(f"{where}: state.json has unknown or impossible values. Restore the checkpoint from a backup, or use the "
+                    "release that wrote it.")
 
 
 def outcome_of(values: Any) -> Outcome | None:

@@ -25,10 +25,9 @@ SOFTMAXES_AT_ONCE = {"cpu": 2**5}
 TOKENS_TOGETHER = 2**6
 
 
-def projected_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1, bias: Tensor | None = None,
-    smoothing: float = 0.0, r_drop: float = 0.0, sample: int = 0,
-) -> tuple[Tensor, Tensor]:
+def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1,
+                            bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0,
+                            sample: int = 0) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed cross-entropy of softmax(hidden weight^T + bias), and the plain one, summed over N tokens.
 
     hidden (N, D), weight (V, D), bias (V,), targets (N,) -> two float32 scalars; the second, for perplexity, has no gradient.
@@ -67,10 +66,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, real: Tensor,
-        word_weights: Tensor | None, smoothing: float, r_drop: float, dtype: torch.dtype, needs_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, real: Tensor,
+                word_weights: Tensor | None, smoothing: float, r_drop: float, dtype: torch.dtype,
+                needs_gradient: bool) -> tuple[Tensor, Tensor]:
         """hidden (P, N, D): P passes, whose losses are summed. word_weights (V,): how many words each counts as; None: 1."""
         words, biases = pad_outputs(weight.to(dtype)), bias
         uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
@@ -119,9 +117,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return *gradients, None, None, None, None, None, None, None
 
 
-def _gradients_in_place(
-    logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, r_drop: float
-) -> tuple[Tensor, Tensor]:
+def _gradients_in_place(logits: Tensor, targets: Tensor, real: Tensor, smoothing: float,
+                        r_drop: float) -> tuple[Tensor, Tensor]:
     """Turn logits (P, N, V) of targets (N,) into their gradients, except the uniform part's; return loss and plain loss.
 
     The caller must discard the gradients of tokens that are not real.

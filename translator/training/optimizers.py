@@ -31,16 +31,14 @@ POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, 
 SMALLEST_NORM = 1e-7
 
 
-def build_optimizers(
-    model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32, capturable: bool = False
-) -> list[Optimizer]:
+def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32,
+                     capturable: bool = False) -> list[Optimizer]:
     """Build the optimizers of a model with matrix products in `precision`; capturable: by CUDA graphs."""
     return OPTIMIZERS[config.optimizer](list(model.parameters()), model, config, precision, capturable)
 
 
-def _adamw(
-    weights: Sequence[nn.Parameter], model: nn.Module, config: OptimConfig, precision: Precision, capturable: bool
-) -> list[Optimizer]:
+def _adamw(weights: Sequence[nn.Parameter], model: nn.Module, config: OptimConfig, precision: Precision,
+           capturable: bool) -> list[Optimizer]:
     """Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101. Biases and normalisation scales do not decay."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in weights if p.dim() >= 2]}, {"params": [p for p in weights if p.dim() < 2], "weight_decay": 0.0}]
@@ -49,9 +47,8 @@ def _adamw(
         fused=True, capturable=capturable)]
 
 
-def _muon(
-    weights: Sequence[nn.Parameter], model: nn.Module, config: OptimConfig, precision: Precision, capturable: bool
-) -> list[Optimizer]:
+def _muon(weights: Sequence[nn.Parameter], model: nn.Module, config: OptimConfig, precision: Precision,
+          capturable: bool) -> list[Optimizer]:
     """Muon for the layers' matrices, AdamW for the rest: embeddings, the projection to the vocabulary, vectors."""
     matrices = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
     dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
@@ -146,9 +143,8 @@ class Muon(Uncompiled):
     the work matrix by matrix; of sharded ones each keeps its part.
     """
 
-    def __init__(
-        self, matrices: Iterable[Tensor], *, lr: float, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, matrices: Iterable[Tensor], *, lr: float, weight_decay: float = 0.0,
+                 dtype: torch.dtype = torch.float32) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
         self.dtype = dtype
 

@@ -77,9 +77,8 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
         return _train(config, folder, corpus, device, pretrained)
 
 
-def _train(
-    config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device, pretrained: Pretrained | None
-) -> TrainedRun:
+def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device,
+           pretrained: Pretrained | None) -> TrainedRun:
     if world_size() > config.train.batches_of_update:
         log(f"warning: train.accumulation={config.train.batches_of_update}: some of {world_size()} processes have no work")
     tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
@@ -153,9 +152,8 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
     before, now = by_dotted_name(saved), by_dotted_name(config)
     for option in now:
         if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:
-            raise UserError(
-                f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}. "
-                "Give the old value to resume it, or choose another name=.")
+            raise UserError(f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}. Give the old "
+                            "value to resume it, or choose another name=.")
     return config
 
 
@@ -165,9 +163,7 @@ def _resolved(config: RunConfig, device: torch.device) -> RunConfig:
         dataclasses.replace(config, precision=precision), accumulation=config.train.accumulation or world_size())
 
 
-def _with_fitting_batches(
-    config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None
-) -> RunConfig:
+def _with_fitting_batches(config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None) -> RunConfig:
     """Return the options with train.batch_tokens=auto resolved."""
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST_TOKENS), tokenizers=tokenizers)
     model = new_model(config, corpus, device)
@@ -186,9 +182,8 @@ def _require_search(translator: Translator, corpus: Corpus) -> None:
         log(f"warning: {len(refusals):,} of {len(sources):,} sentences of validation count as wrong, the first: {refusals[0]}")
 
 
-def _evaluate_on_test(
-    outcome: Outcome, translator: Translator, corpus: Corpus, config: RunConfig, folder: RunFolder
-) -> Evaluation:
+def _evaluate_on_test(outcome: Outcome, translator: Translator, corpus: Corpus, config: RunConfig,
+                      folder: RunFolder) -> Evaluation:
     """Score the chosen weights; log that, a few translations, and what to type next."""
     log(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
     sources, references = list(corpus.test["source"]), list(corpus.test["target"])

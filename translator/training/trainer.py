@@ -55,10 +55,8 @@ def new_model(config: RunConfig, corpus: Corpus, device: torch.device | str = "c
 class Trainer:
     """Train `model` on a corpus in a run folder, from its newest checkpoint if there is one."""
 
-    def __init__(
-        self, config: RunConfig, folder: RunFolder, corpus: Corpus, model: Transformer, translate: Translate, *,
-        precision: Precision,
-    ) -> None:
+    def __init__(self, config: RunConfig, folder: RunFolder, corpus: Corpus, model: Transformer, translate: Translate, *,
+                 precision: Precision) -> None:
         """`model`: on its device. `translate`: source sentences to translations, by `model` as it stands."""
         self.config, self.corpus, self.model = config, corpus, model
         self.folder, self.checkpoints = folder, folder.checkpoints
@@ -144,11 +142,10 @@ class Trainer:
         self.state.skipped += 1
         if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= SMALLEST_SCALE:
             return
-        raise UserError(
-            f"update {self.state.update:,}: the gradient is {step.gradient_norm} and the loss {step.loss}, on "
-            f"{self.cursor.sentences()}. Training stopped; its last good checkpoint is that of update "
-            f"{max(self.checkpoints.resumable(), default=0):,} in {self.checkpoints.path}. Try under another name= with a "
-            "lower optim.lr or a longer optim.warmup_updates.")
+        raise UserError(f"update {self.state.update:,}: the gradient is {step.gradient_norm} and the loss {step.loss}, on "
+                        f"{self.cursor.sentences()}. Training stopped; its last good checkpoint is that of update "
+                        f"{max(self.checkpoints.resumable(), default=0):,} in {self.checkpoints.path}. Try under another name= "
+                        "with a lower optim.lr or a longer optim.warmup_updates.")
 
     def _fraction(self) -> float:
         return fraction_done(

@@ -233,9 +233,8 @@ class _Loss(nn.Module):
         super().__init__()
         self.model, self.config = model, train
 
-    def forward(
-        self, source: Tensor, target_in: Tensor, target_out: Tensor, real: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor,
+                real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """source (B, S), target_in and target_out (B, T) -> loss and likelihood, summed over real tokens.
 
         real (B, T): the tokens to project, without padding; None: all, since to count them would wait for the GPU.

@@ -32,10 +32,8 @@ Translate = Callable[[Sequence[str]], list[str]]
 class Validator:
     """Scores `model`, as it stands, on a corpus's validation split."""
 
-    def __init__(
-        self, corpus: Corpus, model: Transformer, translate: Translate, loss: Callable[[Batch], tuple[Tensor, Tensor]], *,
-        language: str, metric: str, max_tokens: int,
-    ) -> None:
+    def __init__(self, corpus: Corpus, model: Transformer, translate: Translate, loss: Callable[[Batch], tuple[Tensor, Tensor]],
+                 *, language: str, metric: str, max_tokens: int) -> None:
         """loss: of a batch, and its negative log-likelihood, summed over tokens. language: that of the targets.
 
         UserError where a sentence is longer than the model's learned positions.
@@ -45,9 +43,8 @@ class Validator:
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         longest = max(max(corpus.validation[f"{side}_length"], default=0) for side in ("source", "target"))
         if model.config.positions == "learned" and longest > model.config.max_positions:
-            raise UserError(
-                f"data.validation: a sentence has {longest:,} tokens, more than model.max_positions="
-                f"{model.config.max_positions:,}. Raise that, or remove the sentence.")
+            raise UserError(f"data.validation: a sentence has {longest:,} tokens, more than "
+                            f"model.max_positions={model.config.max_positions:,}. Raise that, or remove the sentence.")
         self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0, any_length=True)
         lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
         self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)

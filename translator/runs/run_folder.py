@@ -29,15 +29,7 @@ import yaml
 from translator.config.building import build, read_yaml, to_yaml
 from translator.config.options import RunConfig
 from translator.runs.checkpoint import Checkpoints
-from translator.runtime.atomic_files import (
-    Weights,
-    load_tensors,
-    read_plain,
-    require_no_link,
-    save_tensors,
-    write_bytes,
-    write_text,
-)
+from translator.runtime.atomic_files import Weights, load_tensors, read_plain, require_no_link, save_tensors, write_bytes
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 from translator.search.shortlist import Shortlist
@@ -83,7 +75,8 @@ class RunFolder:
                 log(f"warning: {self.report_file} does not tell which data this run began with: maybe not these.")
             self._write_data(tokenizers, report)
         options = to_yaml(config)
-        write_text(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{_digest(yaml.safe_load(options)['model'])}\n")
+        shape = _digest(yaml.safe_load(options)["model"])
+        write_bytes(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{shape}\n".encode())
         self._inode = self.path.stat().st_ino
 
     def has_begun(self) -> bool:
@@ -105,12 +98,13 @@ class RunFolder:
         source, target = (tokenizer.model for tokenizer in tokenizers)
         files = {"tokenizer.model": source} if tokenizers[0] is tokenizers[1] else {
             "tokenizer.source.model": source, "tokenizer.target.model": target}
-        for file in self.path.glob("tokenizer*.model"):
-            file.unlink()
+        for name in ("tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"):
+            (self.path / name).unlink(missing_ok=True)
         for name, model in files.items():
             write_bytes(self.path / name, model)
-        write_text(self.sums_file, "".join(f"{hashlib.sha256(model).hexdigest()}  {name}\n" for name, model in files.items()))
-        write_text(self.report_file, json.dumps(report, ensure_ascii=False, indent=1) + "\n")
+        sums = (f"{hashlib.sha256(model).hexdigest()}  {name}\n" for name, model in files.items())
+        write_bytes(self.sums_file, "".join(sums).encode())
+        write_bytes(self.report_file, (json.dumps(report, ensure_ascii=False, indent=1) + "\n").encode())
 
     def require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         """Raise UserError where the run was begun on other data."""
@@ -203,7 +197,7 @@ class RunFolder:
         raise UserError(f"{self.shortlist_file}: is not of this run; `make shortlist RUN={self.path}` learns one")
 
     def save_outcome(self, outcome: Mapping[str, Any]) -> None:
-        write_text(self.outcome_file, json.dumps(outcome, indent=1) + "\n")
+        write_bytes(self.outcome_file, (json.dumps(outcome, indent=1) + "\n").encode())
 
     def load_outcome(self) -> Any:
         """Return outcome.json; None while training has not ended, or where it is damaged: it can be written again."""

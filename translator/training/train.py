@@ -159,8 +159,8 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
 
 def _resolved(config: RunConfig, device: torch.device) -> RunConfig:
     precision: Any = Precision.resolve(config.precision, device).value  # a name of the Literal
-    return with_train(
-        dataclasses.replace(config, precision=precision), accumulation=config.train.accumulation or world_size())
+    accumulation = config.train.accumulation or world_size()
+    return with_train(dataclasses.replace(config, precision=precision), accumulation=accumulation)
 
 
 def _with_fitting_batches(config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None) -> RunConfig:

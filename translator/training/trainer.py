@@ -21,20 +21,14 @@ from translator.runs.training_state import Outcome, TrainingState, Validation, o
 from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, give_back_freed_memory
-from translator.runtime.distributed import (
-    broadcast_from_main,
-    full_tensors_on_main,
-    is_main_process,
-    sum_over_processes,
-    world_size,
-)
+from translator.runtime.distributed import broadcast_from_main, full_tensors_on_main, is_main_process, sum_over_processes
 from translator.runtime.errors import UserError
 from translator.runtime.signals import Interrupted, Interruption
 from translator.training.batch_cursor import BatchCursor
 from translator.training.measurements import Measurements
 from translator.training.optimizers import WeightAverage, learning_rate
 from translator.training.updater import Step, Updater
-from translator.training.validation import Translate, Validator, fraction_done, ranked, stop_reason, to_average, to_keep
+from translator.training.validation import Translate, Validator, ranked, stop_reason, to_average, to_keep
 
 TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less of model.d_model and model.encoder_layers"
 # Checkpoints to resume from: if the newest turns out damaged, the one before serves.
@@ -62,16 +56,13 @@ class Trainer:
         self.folder, self.checkpoints = folder, folder.checkpoints
         self.updater = Updater(model, config.optim, config.train, precision=precision)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
-        self.validator = Validator(
-            corpus, model, translate, self.updater.loss, language=config.data.language, metric=config.train.metric,
-            max_tokens=config.train.max_tokens)
+        self.validator = Validator(corpus, model, translate, self.updater.loss, language=config.data.language,
+                                   metric=config.train.metric, max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
         self.cursor = BatchCursor(config, corpus, self.state)
         self._interruption = Interruption()
         self._trained: Weights | None = None  # the weights that are trained, while the model has others
-
-    # The loop
 
     def fit(self) -> Outcome:
         """Train to the first limit and leave the chosen weights in the run folder.
@@ -108,12 +99,11 @@ class Trainer:
 
     def _agree(self) -> None:
         """Give all processes the main one's clock, and stop them together where any got a signal."""
-        if world_size() > 1:
-            ours = self.state.seconds if is_main_process() else 0.0
-            self.state.seconds, asked = sum_over_processes(ours, self._interruption.asked or 0)
-            if asked:
-                log("stopping: saving a checkpoint first")
-                raise Interrupted(self._interruption.asked or signal.SIGTERM)
+        ours = self.state.seconds if is_main_process() else 0.0
+        self.state.seconds, asked = sum_over_processes(ours, self._interruption.asked or 0)
+        if asked:
+            log("stopping: saving a checkpoint first")
+            raise Interrupted(self._interruption.asked or signal.SIGTERM)
 
     def _update(self) -> None:
         """Make one update and count it."""
@@ -148,8 +138,10 @@ class Trainer:
                         "with a lower optim.lr or a longer optim.warmup_updates.")
 
     def _fraction(self) -> float:
-        return fraction_done(
-            self.config.train, epochs=self.cursor.epochs, updates=self.state.update, minutes=self.state.seconds / 60)
+        """Return the fraction of the training that is done, 0 to 1, by the nearest limit."""
+        train, minutes = self.config.train, self.state.seconds / 60
+        limits = ((self.cursor.epochs, train.max_epochs), (self.state.update, train.max_updates), (minutes, train.max_minutes))
+        return min(1.0, max(done / limit for done, limit in limits if limit is not None))
 
     def _validation_due(self) -> bool:
         update = self.state.update

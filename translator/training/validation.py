@@ -69,8 +69,7 @@ class Validator:
 
     def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
         """Show what `measure` returned on the console and in TensorBoard, with samples and an attention map."""
-        scores = "".join(
-            f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
+        scores = "".join(f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
         log(f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
@@ -99,15 +98,9 @@ def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[in
 
 def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
     """Return the updates whose weights the end may need, also after resuming from the checkpoint before this one."""
-    return [
-        update for known in (validations, validations[:-1])
-        for update in (*to_average(known, train), *(best["update"] for best in ranked(known, train)[:1]))]
-
-
-def fraction_done(train: TrainConfig, *, epochs: float, updates: int, minutes: float) -> float:
-    """Return the fraction of a training that is done, 0 to 1, by the nearest limit."""
-    limits = ((epochs, train.max_epochs), (updates, train.max_updates), (minutes, train.max_minutes))
-    return min(1.0, max(value / limit for value, limit in limits if limit is not None))
+    choices = (validations, validations[:-1])
+    best = [v["update"] for known in choices for v in ranked(known, train)[:1]]
+    return best + [update for known in choices for update in to_average(known, train)]
 
 
 def stop_reason(train: TrainConfig, fraction: float, validations: Sequence[Validation]) -> str:

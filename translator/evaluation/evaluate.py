@@ -64,7 +64,6 @@ class Evaluation:
         return sorted((sentence_scores("chrf", [h], r)[0], s, h, r) for s, h, r in rows)[:count]
 
     def texts(self) -> dict[str, str]:
-        """Return the content of the text files by their names."""
         texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
         return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
 
@@ -148,7 +147,6 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
-    """Return an evaluation as text with aligned figures."""
     lines = [f"{len(evaluation.sources):,} sentences"]
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     lines += [

@@ -67,7 +67,6 @@ class Run:
 
     @property
     def translation_speed(self) -> float | None:
-        """Sentences a second."""
         return len(self.evaluation.sources) / self.evaluation.seconds if self.evaluation else None
 
     @property
@@ -78,7 +77,6 @@ class Run:
 
 
 def report_run(config: ReportConfig) -> None:
-    """Write the page about a run and print its path."""
     tune_cpu()
     [run] = chosen_runs(config.run, config.runs)
     print(write_report(run, Path(config.output) if config.output else require_no_link(run / "report"), config))
@@ -211,5 +209,4 @@ def render(**content: Any) -> str:
 
 
 def number(value: Any, digits: int = 0) -> str:
-    """Format a figure; anything else is a dash."""
     return f"{value:,.{digits}f}" if isinstance(value, int | float) else "–"

@@ -67,7 +67,6 @@ class Checkpoints:
         return None
 
     def load(self, update: int) -> tuple[Weights, Weights, dict[str, Any]]:
-        """Return weights, training tensors and state of a checkpoint."""
         folder = self._folder(update)
         state = self.load_state(update)
         return load_tensors(folder / "weights.safetensors"), load_tensors(folder / "training.safetensors"), state
@@ -87,7 +86,6 @@ class Checkpoints:
         return readable
 
     def average(self, updates: Sequence[int]) -> Weights:
-        """Return the mean of the weights of several checkpoints."""
         mean: Weights = {}
         for update in updates:
             for name, tensor in load_tensors(self._folder(update) / "weights.safetensors").items():

@@ -39,7 +39,6 @@ PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 
 
 def png(figure: Figure) -> bytes:
-    """Return the content of a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()

@@ -176,7 +176,6 @@ class RunFolder:
             save_tensors(self.model_file, weights)
 
     def load_weights(self) -> Weights:
-        """Return the weights to translate with."""
         if not self.model_file.is_file():
             raise UserError(
                 f"{self.path}: has no model.safetensors. A training writes it at its first validation, or when it is resumed.")
@@ -186,7 +185,6 @@ class RunFolder:
         save_tensors(self.shortlist_file, {name: tensor.int() for name, tensor in vars(shortlist).items()})
 
     def load_shortlist(self, source_pieces: int, target_pieces: int) -> Shortlist:
-        """Load the shortlist for vocabularies of these sizes."""
         if not self.shortlist_file.is_file():
             raise UserError(f"{self.path}: has no shortlist yet; `make shortlist RUN={self.path}` learns one")
         tensors = load_tensors(self.shortlist_file)
@@ -248,7 +246,6 @@ def _renew(search: Any) -> None:
 
 
 def _digest(options: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of options as YAML holds them."""
     return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
 
 

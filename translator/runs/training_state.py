@@ -20,10 +20,8 @@ Metrics = dict[str, float]
 # {"update": int, metric: value, ...}
 Validation = dict[str, Any]
 
-# Weight of the newest loss in the moving average that a divergence is seen by.
-NEWEST = 0.1
-# A loss this many times the lowest average is far above it; so many in a row are a divergence.
-FAR, PATIENCE = 1.5, 20
+# Weight of the newest loss in a moving average. A loss FAR times the lowest average, PATIENCE times in a row, is a divergence.
+NEWEST, FAR, PATIENCE = 0.1, 1.5, 20
 
 
 @dataclass(config=ConfigDict(extra="forbid"))
@@ -46,18 +44,6 @@ class Divergence:
 
 
 @dataclass(config=ConfigDict(extra="forbid"))
-class Unlogged:
-    """Sums over the updates since the last line of measurements."""
-
-    updates: Count = 0
-    tokens: Count = 0  # target tokens
-    seconds: StrictFloat = 0.0
-    loss: StrictFloat = 0.0  # of all tokens
-    nll: StrictFloat = 0.0  # of all tokens
-    padding: StrictFloat = 0.0  # each update's fraction
-
-
-@dataclass(config=ConfigDict(extra="forbid"))
 class TrainingState:
     """Progress of a training: with weights and optimizer state, all it takes to resume."""
 
@@ -69,7 +55,7 @@ class TrainingState:
     skipped: Count = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Number] = field(default_factory=dict)  # fp16's
     divergence: Divergence = field(default_factory=Divergence)
-    unlogged: Unlogged = field(default_factory=Unlogged)
+    unlogged: dict[str, Number] = field(default_factory=dict)  # sums over the updates since the last line of measurements
     validations: list[dict[str, Number]] = field(default_factory=list)  # each a `Validation`
     recorded: dict[str, Count] = field(default_factory=dict)  # bytes of each file of measurements
 

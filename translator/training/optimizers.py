@@ -1,7 +1,4 @@
-"""Optimizers, learning-rate schedules, and a moving average of the weights.
-
-To add an optimizer or a schedule, write a function and name it in `OPTIMIZERS` or `SCHEDULES`.
-"""
+"""Optimizers, learning-rate schedules, and a moving average of the weights."""
 
 from __future__ import annotations
 
@@ -33,30 +30,24 @@ SMALLEST_NORM = 1e-7
 
 def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32,
                      capturable: bool = False) -> list[Optimizer]:
-    """Build the optimizers of a model with matrix products in `precision`; capturable: by CUDA graphs."""
-    return OPTIMIZERS[config.optimizer](list(model.parameters()), model, config, precision, capturable)
+    """Build the optimizers of a model with matrix products in `precision`; capturable: by CUDA graphs.
 
-
-def _adamw(weights: Sequence[nn.Parameter], model: nn.Module, config: OptimConfig, precision: Precision,
-           capturable: bool) -> list[Optimizer]:
-    """Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101. Biases and normalisation scales do not decay."""
+    AdamW: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101. Biases and normalisation scales do not decay. With
+    Muon for the layers' matrices, AdamW has the rest: embeddings, the projection to the vocabulary, vectors.
+    """
+    optimizers: list[Optimizer] = []
+    of_muon: set[Tensor] = set()
+    if config.optimizer == "muon":
+        matrices = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
+        of_muon = set(matrices)
+        dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+        optimizers.append(Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype))
+    weights = [p for p in model.parameters() if p not in of_muon]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in weights if p.dim() >= 2]}, {"params": [p for p in weights if p.dim() < 2], "weight_decay": 0.0}]
-    return [AdamW(
-        groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, weight_decay=config.weight_decay,
-        fused=True, capturable=capturable)]
-
-
-def _muon(weights: Sequence[nn.Parameter], model: nn.Module, config: OptimConfig, precision: Precision,
-          capturable: bool) -> list[Optimizer]:
-    """Muon for the layers' matrices, AdamW for the rest: embeddings, the projection to the vocabulary, vectors."""
-    matrices = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
-    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
-    muon, of_muon = Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype), set(matrices)
-    return [muon, *_adamw([p for p in weights if p not in of_muon], model, config, precision, capturable)]
-
-
-OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": _adamw, "muon": _muon}
+    betas = config.betas[0], config.betas[1]
+    return [*optimizers, AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, weight_decay=config.weight_decay, fused=True,
+                               capturable=capturable)]
 
 
 def state_tensors(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:

@@ -123,7 +123,6 @@ def validation_interval(updates: int, minutes: float | None) -> int:
 
 
 def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
-    """Log the model's size, an epoch's, and the time that training takes."""
     updater, per_epoch, every = trainer.updater, trainer.cursor.updates_per_epoch, trainer.config.train.interval
     parameters = sum(p.numel() for p in trainer.model.parameters())
     tokens = corpus.report["splits"]["train"]["target_tokens"]

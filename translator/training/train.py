@@ -130,7 +130,6 @@ def _pretrained(config: RunConfig, source: str, folder: RunFolder, named: Sequen
 
 
 def with_train(config: RunConfig, **changes: Any) -> RunConfig:
-    """Return the options with some of config.train replaced."""
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
 
 
@@ -164,7 +163,6 @@ def _resolved(config: RunConfig, device: torch.device) -> RunConfig:
 
 
 def _with_fitting_batches(config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None) -> RunConfig:
-    """Return the options with train.batch_tokens=auto resolved."""
     corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST_TOKENS), tokenizers=tokenizers)
     model = new_model(config, corpus, device)
     tokens = fitting_batch_tokens(config, corpus, model, precision=Precision.resolve(config.precision, device))

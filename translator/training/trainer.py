@@ -106,7 +106,6 @@ class Trainer:
             raise Interrupted(self._interruption.asked or signal.SIGTERM)
 
     def _update(self) -> None:
-        """Make one update and count it."""
         started = time.perf_counter()
         state = self.state
         rate = learning_rate(self.config.optim, state.update + 1, self._fraction())
@@ -258,5 +257,4 @@ class Trainer:
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:
-    """Return the tensors whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

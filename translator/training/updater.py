@@ -174,7 +174,6 @@ class Updater:
         return sum(losses), sum(nlls)
 
     def _set_gradient_sync(self, on: bool) -> None:
-        """Have processes exchange gradients in the next backward pass, or not."""
         if isinstance(self._parallel, DistributedDataParallel):
             self._parallel.require_backward_grad_sync = on
         elif world_size() > 1:

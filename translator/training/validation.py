@@ -89,7 +89,6 @@ def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Valida
 
 
 def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
-    """Return the updates whose weights `train.average` averages."""
     if train.average == "none":
         return []
     ordered = ranked(validations, train) if train.average == "best" else validations[::-1]

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from translator.config.commands import EvaluateConfig
 from translator.config.languages import tag_of
 from translator.config.options import DataConfig
@@ -34,10 +36,7 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
 
 
 def data_of(folder: RunFolder) -> DataConfig:
-    """Return the data options of a run; UserError if its data.cache is not a cache here, and would become one.
-
-    The run may come from a stranger, who must not choose where files are written.
-    """
+    """Return the data options of a run. UserError if its data.cache, which a stranger may have chosen, is no cache here."""
     data = folder.load_config().data
     place = Path(data.cache).resolve()
     if place.is_dir():
@@ -64,10 +63,7 @@ def load_test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], li
 
 
 def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[str], list[str]]:
-    """Return the sources and references of a split of a run's data; those of one direction without tags.
-
-    UserError if validation or test data changed after training: the model may have learned from them.
-    """
+    """Return a split's sources and references, of one direction without tags; UserError if the data changed after training."""
     data = data_of(folder)
     if data.directions == (direction,):
         direction = None
@@ -105,14 +101,13 @@ def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequ
 def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> int:
     """Count the pairs with a sentence that the run's training data hold on its side; UserError for missing data."""
     data = data_of(folder)
-    sides = [set(map(same_sentence, side)) for side in (sources, references)][: 1 if data.overlap == "source" else 2]
-    known = [set[str]() for _ in sides]
-    for rows in load_split(data, "train").iter(READ_ROWS):
-        for sentences, name, met in zip(sides, SIDES, known, strict=False):
-            met.update(sentences.intersection(map(same_sentence, rows[name])))
-    return sum(
-        any(same_sentence(text) in met for text, met in zip(pair, known, strict=False))
-        for pair in zip(sources, references, strict=True))
+    train = load_split(data, "train")
+    learned = np.zeros(len(sources), bool)
+    for name, side in zip(SIDES[: 1 if data.overlap == "source" else 2], (sources, references), strict=False):
+        rows = train.select_columns([name]).iter(READ_ROWS)
+        known = set(map(same_sentence, side)).intersection(same_sentence(text) for part in rows for text in part[name])
+        learned |= [same_sentence(text) in known for text in side]
+    return int(learned.sum())
 
 
 def language_of(folder: RunFolder, direction: Direction) -> str:

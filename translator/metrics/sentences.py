@@ -18,19 +18,13 @@ SENTENCE_METRICS: dict[SentenceMetric, Callable[..., Any]] = {"chrf": CHRF, "ble
 
 
 def sentence_scores(metric: SentenceMetric, hypotheses: Iterable[str], reference: str) -> list[float]:
-    """Score each sentence against one reference, whose n-grams are counted once.
-
-    chrF, unlike BLEU, tells bad from worse where no word sequence matches.
-    """
+    """Score each sentence against one reference. chrF, unlike BLEU, tells bad from worse where no word sequence matches."""
     against = SENTENCE_METRICS[metric](references=[[reference]])
     return [against.corpus_score([hypothesis], None).score for hypothesis in hypotheses]
 
 
 def pairwise_scores(metric: SentenceMetric, texts: Sequence[str]) -> Tensor:
-    """Score each of N sentences against each as its reference, as `sentence_scores` does: (sentence, reference), float64.
-
-    The n-grams in common are matrix products.
-    """
+    """Score each of N sentences against each as its reference, as `sentence_scores` does: (sentence, reference), float64."""
     scorer = SENTENCE_METRICS[metric]()
     statistics = (_chrf_statistics if metric == "chrf" else _bleu_statistics)(scorer, texts)
     scores = [scorer._compute_score_from_stats(of_pair).score for of_pair in statistics.flatten(1).T.tolist()]

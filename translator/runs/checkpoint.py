@@ -47,7 +47,7 @@ class Checkpoints:
         return sorted((u for u in self._updates() if (self._folder(u) / "state.json").is_file()), reverse=True)
 
     def newest_undamaged(self) -> int | None:
-        """Return the newest update to resume from, after renaming damaged ones; UserError where all are damaged."""
+        """Return the newest update to resume from, after renaming damaged ones; None where there is none."""
         damaged: list[int] = []
         for update in self.resumable():
             try:
@@ -61,9 +61,6 @@ class Checkpoints:
                 shutil.rmtree(aside, ignore_errors=True)
                 log(f"warning: set aside as {self._folder(other).rename(aside)}")
             return update
-        if damaged:
-            raise UserError(
-                f"{self.path}: no readable checkpoint. Restore one from a backup, or start a new run with another name=.")
         return None
 
     def load(self, update: int) -> tuple[Weights, Weights, dict[str, Any]]:

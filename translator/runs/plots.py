@@ -77,10 +77,7 @@ def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
 
 def draw_attention(panels: Mapping[str, Tensor], source: Sequence[str], target: Sequence[str], *, columns: int,
                    title: str = "") -> Figure:
-    """Draw attention weights (T, S) by panel: a row for each piece of `target`, a column for each of `source`.
-
-    UserError where the picture would be too large.
-    """
+    """Draw weights (T, S) by panel, with a row for each piece of `target`; UserError where the picture would be too large."""
     families, labels = _drawable([*source, *target])
     source, target = labels[: len(source)], labels[len(source) :]
     rows = -(-len(panels) // columns)

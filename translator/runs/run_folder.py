@@ -62,10 +62,7 @@ class RunFolder:
         self._inode: int | None = None  # of the folder that `create` wrote
 
     def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
-        """Write the folder, config.yaml last; of a run that has begun, the options only.
-
-        UserError where that was begun on other data.
-        """
+        """Write the folder, config.yaml last; of a run that has begun the options only, and UserError where its data differ."""
         for name in ("checkpoints", "tensorboard", "evaluation-test"):
             require_no_link(self.path / name)
         if begun := self.has_begun():
@@ -80,10 +77,7 @@ class RunFolder:
         self._inode = self.path.stat().st_ino
 
     def has_begun(self) -> bool:
-        """Return whether anything was learned here: a start that failed, as for want of memory, leaves nothing.
-
-        UserError where config.yaml is damaged, or missing beside learned files.
-        """
+        """Return whether anything was learned here; UserError where config.yaml is damaged, or missing beside learned files."""
         files = (self.model_file, self.metrics_file, self.outcome_file)
         learned = bool(self.checkpoints.resumable()) or any(file.is_file() for file in files)
         if self.config_file.is_file():
@@ -135,10 +129,7 @@ class RunFolder:
         return config
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Return the source's and the target's tokenizer: one object where both sides share the whole vocabulary.
-
-        UserError where a file does not match SHA256SUMS; old folders have none.
-        """
+        """Return both tokenizers, one object where the sides share all pieces; UserError if a file differs from SHA256SUMS."""
         for line in read_plain(self.sums_file).splitlines() if self.sums_file.is_file() else ():
             expected, _, name = line.decode(errors="replace").partition("  ")
             file = self.path / Path(name).name  # never outside this folder
@@ -214,9 +205,9 @@ class RunFolder:
         """Return the update of the newest undamaged checkpoint; UserError where all of a begun training are lost."""
         self.clear_partial()
         newest = self.checkpoints.newest_undamaged()
-        if newest is None and self.metrics_file.is_file():
-            raise UserError(f"{self.checkpoints.path}: the checkpoints of this training are gone. Restore one from a backup, "
-                            "or start a new run with another name=.")
+        if newest is None and (self.metrics_file.is_file() or self.checkpoints.resumable()):
+            raise UserError(f"{self.checkpoints.path}: no readable checkpoint of this training. Restore one from a backup, or "
+                            "start a new run with another name=.")
         return newest
 
     def clear_partial(self) -> None:

@@ -49,10 +49,7 @@ class BatchCursor:
         return self.state.epoch + self.state.batch / self.batches_per_epoch
 
     def next_batches(self) -> list[Batch]:
-        """Return this process's batches of the next update; the last of an epoch may have fewer than train.accumulation.
-
-        Each process gets equally many, some of them empty where they cannot be divided evenly.
-        """
+        """Return this process's batches of the next update: equally many in each process, so some may be empty."""
         state = self.state
         if state.batch >= self.batches_per_epoch:
             state.epoch, state.batch = state.epoch + 1, 0

@@ -87,10 +87,7 @@ SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
 
 
 class WeightAverage:
-    """Exponential moving average of a model's weights: average += (1 - decay) x (weights - average).
-
-    Polyak and Juditsky 1992. After n updates the decay is at most (1 + n) / (10 + n), to forget the random start.
-    """
+    """Exponential moving average of weights (Polyak and Juditsky 1992): average += (1 - decay) x (weights - average)."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -98,7 +95,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
-        decay = min(self.decay, (1 + updates) / (10 + updates))
+        decay = min(self.decay, (1 + updates) / (10 + updates))  # to forget the random start
         for name, p in model.named_parameters():
             self.weights[name].lerp_(p.detach(), 1 - decay)
 

@@ -31,10 +31,7 @@ MINUTES_BETWEEN, MOST_UPDATES_BETWEEN = 2.5, 500
 
 
 def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: Precision) -> int:
-    """Return the largest power of two with which an update of the largest batches fits; OutOfMemory if none does.
-
-    The trial updates have a learning rate of 0. They start from the longest pair's tokens, and go down or up from there.
-    """
+    """Return the largest power of two with which an update of the largest batches fits; OutOfMemory if none does."""
     if world_size() > 1:
         raise UserError("train.batch_tokens=auto: works with one process only. Run it with one, and give several the number.")
     longest = np.maximum(*(np.asarray(corpus.train.with_format("numpy")[f"{side}_length"][:]) for side in ("source", "target")))
@@ -80,10 +77,7 @@ class Plan:
 
 
 def time_update(trainer: Trainer) -> float:
-    """Return the seconds that a typical update takes, after one of the largest batches: if those fit, all do.
-
-    These updates have a learning rate of 0, and the optimizers forget them.
-    """
+    """Return the seconds of a typical update, after one of the largest batches: if those fit, all do. Nothing is learned."""
     updater, cursor = trainer.updater, trainer.cursor
     # On the CPU: a resumed training would need twice the GPU's memory for it.
     remembered = {name: tensor.to("cpu", copy=True) for name, tensor in updater.state().items()}
@@ -114,10 +108,7 @@ def plan_of(trainer: Trainer) -> Plan:
 
 
 def validation_interval(updates: int, minutes: float | None) -> int:
-    """Return `train.validate_every` for a plan of this many updates.
-
-    minutes: the limit that ends the training, if it is one of time. Validations use it up too, so they are rarer.
-    """
+    """Return `train.validate_every`. minutes: the limit, if it is one of time: validations use it up too, so they are rarer."""
     validations = VALIDATIONS if minutes is None else min(VALIDATIONS, max(FEWEST_VALIDATIONS, minutes / MINUTES_BETWEEN))
     return max(1, min(MOST_UPDATES_BETWEEN, math.ceil(updates / validations)))
 

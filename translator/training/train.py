@@ -134,10 +134,7 @@ def with_train(config: RunConfig, **changes: Any) -> RunConfig:
 
 
 def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) -> RunConfig:
-    """Return the options with `auto` and null as the run in this folder has them, or else as this machine resolves them.
-
-    UserError where the run was begun with other options.
-    """
+    """Resolve `auto` and null, as the run in this folder has them if begun; UserError where it was begun with other options."""
     if not folder.has_begun():
         return _resolved(config, device)
     saved = _resolved(folder.load_config(), device)  # an imported run has some unresolved

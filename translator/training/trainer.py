@@ -65,10 +65,7 @@ class Trainer:
         self._trained: Weights | None = None  # the weights that are trained, while the model has others
 
     def fit(self) -> Outcome:
-        """Train to the first limit and leave the chosen weights in the run folder.
-
-        Raises Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP; a second signal ends the process at once.
-        """
+        """Train to the first limit and leave the chosen weights in the run folder. Raises Interrupted, with all saved."""
         self._measurements = Measurements(self.folder, self.state, done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         with closing(self._measurements), self._interruption.caught(), closing(self):

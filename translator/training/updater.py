@@ -84,10 +84,7 @@ class Updater:
         self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
     def step(self, batches: Sequence[Batch], rate: float) -> Step:
-        """Update with the summed gradient of all batches, unless it is not finite.
-
-        Each process passes its own batches, equally many. Raises OutOfMemory, with what to lower.
-        """
+        """Update with the summed gradient of all processes' batches, unless it is not finite. Raises OutOfMemory."""
         compiled = torch.compiler.set_stance("default") if self.train.compile else nullcontext()
         with advise_when_out_of_memory(self._advice(batches)), compiled:
             tokens = int(sum_over_processes(sum(batch.num_tokens for batch in batches))[0])
@@ -105,10 +102,7 @@ class Updater:
             return Step(tokens, total_loss / tokens, total_nll / tokens, gradient_norm, rate)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the smoothed loss of a batch and its negative log-likelihood, summed over its real target tokens.
-
-        In this process, with the caller's model. Raises OutOfMemory, with what to lower.
-        """
+        """Return the smoothed loss and the negative log-likelihood of a batch, summed over its real target tokens."""
         with advise_when_out_of_memory(self._advice([batch])), self.precision.autocast(self.device):
             return self._loss(*(x.to(self.device, non_blocking=True) for x in self._inputs(batch)))
 

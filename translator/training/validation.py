@@ -34,10 +34,7 @@ class Validator:
 
     def __init__(self, corpus: Corpus, model: Transformer, translate: Translate, loss: Callable[[Batch], tuple[Tensor, Tensor]],
                  *, language: str, metric: str, max_tokens: int) -> None:
-        """loss: of a batch, and its negative log-likelihood, summed over tokens. language: that of the targets.
-
-        UserError where a sentence is longer than the model's learned positions.
-        """
+        """loss: of a batch, and its likelihood, summed over tokens. UserError for a sentence beyond learned positions."""
         self.corpus, self.model, self.translate, self.loss = corpus, model, translate, loss
         self.language, self.metric = language, metric
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)

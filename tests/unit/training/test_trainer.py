@@ -164,7 +164,7 @@ def test_a_training_that_lost_its_checkpoints_is_not_begun_anew(setup):
     trainer = setup(training_config())
     trainer.fit()
     shutil.rmtree(trainer.folder.checkpoints.path)
-    with pytest.raises(UserError, match="checkpoints of this training are gone"):
+    with pytest.raises(UserError, match="no readable checkpoint"):
         setup(training_config())
 
 

@@ -58,11 +58,6 @@ class Evaluation:
         """Number of sources that were not translated; their outputs are empty, and scored so."""
         return sum(bool(translation.refused) for translation in self.translations)
 
-    def worst(self, count: int) -> list[tuple[float, str, str, str]]:
-        """Return (chrF, source, hypothesis, reference) of the sentences with the lowest sentence chrF."""
-        rows = zip(self.sources, self.hypotheses, self.references, strict=True)
-        return sorted((sentence_scores("chrf", [h], r)[0], s, h, r) for s, h, r in rows)[:count]
-
     def texts(self) -> dict[str, str]:
         texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
         return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
@@ -141,17 +136,16 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
-    return Evaluation(
-        sources, untagged, references, translations, score(metrics_for(references, language), untagged, hypotheses, references),
-        scores_by_length(untagged, hypotheses, references, language), search, language, seconds)
+    scores = score(metrics_for(references, language), untagged, hypotheses, references)
+    by_length = scores_by_length(untagged, hypotheses, references, language)
+    return Evaluation(sources, untagged, references, translations, scores, by_length, search, language, seconds)
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines = [f"{len(evaluation.sources):,} sentences"]
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
-    lines += [
-        f"{metric.name} is left out: it takes long on texts of this length"
-        for name, metric in METRICS.items() if name not in evaluation.scores]
+    left_out = [metric.name for name, metric in METRICS.items() if name not in evaluation.scores]
+    lines += [f"{name} is left out: it takes long on texts of this length" for name in left_out]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)
@@ -160,9 +154,11 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
     if worst:
         lines += [f"The {min(worst, len(evaluation.sources)):,} sentences of lowest chrF:"]
-        for value, source, hypothesis, reference in evaluation.worst(worst):
-            lines += [f"  {value:5.1f}  source     {source}", f"         output     {hypothesis}",
-                      f"         reference  {reference}"]
+        rows = zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True)
+        scored = sorted((*sentence_scores("chrf", [h], r), s, h, r) for s, h, r in rows)
+        for value, source, hypothesis, reference in scored[:worst]:
+            lines += [
+                f"  {value:5.1f}  source     {source}\n         output     {hypothesis}\n         reference  {reference}"]
     return "\n".join(lines)
 
 
@@ -170,8 +166,8 @@ def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
     """Compare several systems' outputs for the same sentences with the first system's, by paired bootstrap."""
     first = systems[0][1]
     metrics = metrics_for(first.references, first.language).values()
-    return paired_bootstrap(
-        metrics, [(name, evaluation.hypotheses) for name, evaluation in systems], first.untagged, first.references)
+    hypotheses = [(name, evaluation.hypotheses) for name, evaluation in systems]
+    return paired_bootstrap(metrics, hypotheses, first.untagged, first.references)
 
 
 def describe_comparison(comparisons: Sequence[Comparison]) -> str:

@@ -36,7 +36,6 @@ from translator.runtime.device import Precision, environment, resolve_device, tu
 from translator.runtime.errors import UserError
 
 PAGE = "report.html"
-CURVES, BY_LENGTH = "curves.png", "by-length.png"
 # Sentences whose attention is drawn, and the most tokens that such a sentence and its output have.
 MAPS, MAP_TOKENS = 3, 32
 # What data_report.json counts in every split.
@@ -99,10 +98,10 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     maps = list(attention_maps(run))
     pictures = {map["file"]: map["picture"] for map in maps}
     if run.history:
-        pictures[CURVES] = png(draw_curves({run.name: run.history for run in runs}))
+        pictures["curves.png"] = png(draw_curves({run.name: run.history for run in runs}))
     if evaluations:
-        pictures[BY_LENGTH] = png(draw_scores_by_length(
-            {run.name: evaluation.by_length for run, evaluation in zip(runs, evaluations, strict=False)}))
+        by_length = {run.name: run.evaluation.by_length for run in runs if run.evaluation}
+        pictures["by-length.png"] = png(draw_scores_by_length(by_length))
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
         scores=score_rows(evaluations), sentences=examples(evaluations), splits=splits_of(run.folder),
@@ -151,8 +150,7 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
     compared = {(row.metric, row.system): row for row in compare(list(baseline_first))}
     return [
         {"score": score, "lower_is_better": METRICS[name].lower_is_better, "own": compared[score.name, "0"],
-         "other": compared.get((score.name, "1"))}
-        for name, score in evaluations[0].scores.items()]
+         "other": compared.get((score.name, "1"))} for name, score in evaluations[0].scores.items()]
 
 
 def examples(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:

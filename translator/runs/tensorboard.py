@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from translator.runtime.atomic_files import read_plain, writing
+from translator.runtime.atomic_files import read_plain, sync, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
@@ -46,8 +46,7 @@ class Tracker:
         with self._writing():
             self._writer.flush()
             if self.metrics_file.is_file():
-                with self.metrics_file.open("rb") as file:
-                    os.fsync(file.fileno())
+                sync(self.metrics_file)
         return {file.name: file.stat().st_size for file in self._files()}
 
     def _files(self) -> list[Path]:
@@ -101,9 +100,8 @@ def read_history(metrics_file: Path) -> tuple[History, int]:
         try:
             values = {str(name): float(value) for name, value in json.loads(line).items()}
             update = values.pop("update")
+            for name, value in values.items():
+                history[name].append((update, value))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             unreadable += 1
-            continue
-        for name, value in values.items():
-            history[name].append((update, value))
     return history, unreadable

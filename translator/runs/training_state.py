@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from translator.metrics.scores import better
 from translator.runtime.errors import UserError
 
+FORBID = ConfigDict(extra="forbid")
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**63)]
 Number = Annotated[StrictInt, Field(gt=-(2**63), lt=2**63)] | StrictFloat
@@ -24,7 +25,7 @@ Validation = dict[str, Any]
 NEWEST, FAR, PATIENCE = 0.1, 1.5, 20
 
 
-@dataclass(config=ConfigDict(extra="forbid"))
+@dataclass(config=FORBID)
 class Divergence:
     """Watches the losses of a training as they are logged."""
 
@@ -43,7 +44,7 @@ class Divergence:
                 "Stop it and try under another name= with a lower optim.lr or a longer optim.warmup_updates")
 
 
-@dataclass(config=ConfigDict(extra="forbid"))
+@dataclass(config=FORBID)
 class TrainingState:
     """Progress of a training: with weights and optimizer state, all it takes to resume."""
 
@@ -60,7 +61,7 @@ class TrainingState:
     recorded: dict[str, Count] = field(default_factory=dict)  # bytes of each file of measurements
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=FORBID)
 class Outcome:
     """The end of a training."""
 

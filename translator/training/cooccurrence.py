@@ -23,8 +23,6 @@ MOST_COUNTED, MOST_PAIRS = 20_000_000, 1_000_000
 READ_PAIRS = 5_000
 # Fraction of an embedding's squared norm that comes from co-occurrence; the rest stays random, so that no two are equal.
 FRACTION = 0.5
-# Extra dimensions and rounds of the randomised decomposition (Halko et al. 2011, https://arxiv.org/abs/0909.4061).
-EXTRA, ROUNDS = 16, 3
 
 
 @torch.no_grad()
@@ -77,8 +75,9 @@ def _vectors(occurrences: Tensor, vocab: int, width: int) -> Tensor:
     first, second = joint.indices()
     information = (joint.values() * count / (single[first] * single[second])).log().clamp(min=0)
     matrix = torch.sparse_coo_tensor(joint.indices(), information, joint.shape).to_sparse_csr()  # faster
-    basis = torch.randn(vocab, min(width + EXTRA, vocab))
-    for _ in range(1 + 2 * ROUNDS):  # `torch.svd_lowrank`, without its transposes: the matrix is symmetric
+    # `torch.svd_lowrank` (Halko et al. 2011, https://arxiv.org/abs/0909.4061) without its transposes: the matrix is symmetric.
+    basis = torch.randn(vocab, min(width + 16, vocab))
+    for _ in range(7):
         basis = torch.linalg.qr(matrix @ basis).Q
     strengths, directions = torch.linalg.eigh(basis.T @ (matrix @ basis))
     strongest = strengths.abs().topk(min(width, len(strengths))).indices

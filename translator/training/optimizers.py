@@ -17,15 +17,11 @@ from translator.config.options import OptimConfig
 from translator.runtime.device import Precision
 from translator.runtime.distributed import map_rows, shard_like, stack_full_tensors
 
-# The last fraction of a training, in which the schedule wsd decays.
-DECAY_FRACTION = 0.4
 MOMENTUM = 0.95
 # Polynomials a x + b x^3 + c x^5 of the Newton-Schulz iteration, one per step, that bring singular values of 0.01 to 1 nearest
 # to 1 (Polar Express, Amsel et al. 2025, https://arxiv.org/abs/2505.16932, section 3). Five steps of one polynomial are usual;
 # three of these cost less, and train better than three of that (docs/recipes.md).
 POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
-# Least divisor of a gradient: one of zeros makes no update.
-SMALLEST_NORM = 1e-7
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32,
@@ -83,7 +79,7 @@ SCHEDULES: dict[str, Callable[[int, int, float], float]] = {
     "inverse_sqrt": lambda update, warmup, progress: math.sqrt(warmup / max(update, warmup)),
     "cosine": lambda update, warmup, progress: 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))),
     "linear": lambda update, warmup, progress: max(0.0, 1 - progress),
-    "wsd": lambda update, warmup, progress: min(1.0, max(0.0, 1 - progress) / DECAY_FRACTION)}
+    "wsd": lambda update, warmup, progress: min(1.0, max(0.0, 1 - progress) / 0.4)}  # decays in the last 40 %
 
 
 class WeightAverage:
@@ -173,7 +169,7 @@ def orthogonalised(matrices: Tensor, dtype: torch.dtype = torch.float32) -> Tens
     wide = matrices.size(1) <= matrices.size(2)
     x = matrices.to(dtype)
     x = x if wide else x.mT
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST_NORM)  # no singular value above 1
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value above 1, and zeros stay zeros
     gram = x @ x.mT
     factor = factors = _polynomial(gram, *POLYNOMIALS[0])
     for coefficients in POLYNOMIALS[1:]:

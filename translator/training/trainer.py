@@ -24,19 +24,12 @@ from translator.runtime.device import Precision, advise_when_out_of_memory, give
 from translator.runtime.distributed import broadcast_from_main, full_tensors_on_main, is_main_process, sum_over_processes
 from translator.runtime.errors import UserError
 from translator.runtime.signals import Interrupted, Interruption
-from translator.training.batch_cursor import BatchCursor
-from translator.training.measurements import Measurements
 from translator.training.optimizers import WeightAverage, learning_rate
+from translator.training.progress import BatchCursor, Measurements
 from translator.training.updater import Step, Updater
 from translator.training.validation import Translate, Validator, ranked, stop_reason, to_average, to_keep
 
 TOO_LARGE = "the model does not fit; choose a smaller one: model=small, or less of model.d_model and model.encoder_layers"
-# Checkpoints to resume from: if the newest turns out damaged, the one before serves.
-RESUMABLE_CHECKPOINTS = 2
-# Updates between returns of freed memory to the system, each of which costs a third of an update.
-GIVE_BACK_EVERY = 50
-# A gradient that is not finite at a smaller scale than this has another reason.
-SMALLEST_SCALE = 1.0
 
 
 def new_model(config: RunConfig, corpus: Corpus, device: torch.device | str = "cpu") -> Transformer:
@@ -116,7 +109,7 @@ class Trainer:
             self.average.update(self.updater.model, state.update)
         state.tokens += step.tokens
         state.seconds = time.monotonic() - self._started
-        if state.update % GIVE_BACK_EVERY == 0:
+        if state.update % 50 == 0:  # it takes a third of an update
             give_back_freed_memory()
         if finite:
             self._measurements.add(step, batches, time.perf_counter() - started)
@@ -126,7 +119,7 @@ class Trainer:
     def _skip(self, step: Step) -> None:
         """Count an update that fp16's loss scale was too large for; for any other reason raise UserError, naming the batch."""
         self.state.skipped += 1
-        if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= SMALLEST_SCALE:
+        if self.updater.scaler.is_enabled() and self.updater.scaler.get_scale() >= 1:  # below that the reason is another
             return
         raise UserError(f"update {self.state.update:,}: the gradient is {step.gradient_norm} and the loss {step.loss}, on "
                         f"{self.cursor.sentences()}. Training stopped; its last good checkpoint is that of update "
@@ -232,7 +225,8 @@ class Trainer:
         self._measurements.flush()
         if is_main_process():
             self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
-            self.checkpoints.prune(resumable=RESUMABLE_CHECKPOINTS, weights=to_keep(self.state.validations, self.config.train))
+            # Two to resume from: if the newest turns out damaged, the one before serves.
+            self.checkpoints.prune(resumable=2, weights=to_keep(self.state.validations, self.config.train))
 
     def _resume(self) -> None:
         """Load the newest undamaged checkpoint; UserError where all are damaged."""

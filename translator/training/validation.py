@@ -23,8 +23,6 @@ from translator.runtime.distributed import broadcast_from_main, gather, own_item
 from translator.runtime.errors import UserError
 
 SAMPLE_TRANSLATIONS = 5
-# Tokens of a side of the pair whose attention is drawn: longer ones make too large a picture.
-LONGEST_DRAWN = 100
 
 Translate = Callable[[Sequence[str]], list[str]]
 
@@ -44,7 +42,7 @@ class Validator:
                             f"model.max_positions={model.config.max_positions:,}. Raise that, or remove the sentence.")
         self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0, any_length=True)
         lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
-        self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= LONGEST_DRAWN), None)
+        self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= 100), None)  # a larger picture is too large
 
     @torch.no_grad()
     def measure(self) -> tuple[Metrics, list[str]]:

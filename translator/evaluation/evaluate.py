@@ -63,29 +63,22 @@ class Evaluation:
         return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
 
     def save(self, folder: Path) -> None:
-        """Write source.txt, reference.txt, hypothesis.txt and scores.json.
-
-        `sacrebleu reference.txt -i hypothesis.txt` prints the same scores; for a language without spaces between words, with
-        the options that the signatures name, such as `--tokenize zh`.
-        """
+        """Write source.txt, reference.txt, hypothesis.txt and scores.json; the command sacrebleu prints the same scores."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in self.texts().items():
             write_text(folder / name, text)
         figures = {
             "sentences": len(self.sources), "refused": self.refused, "hit_limit": self.hit_limit,
             "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
-            "by_length": [dataclasses.asdict(part) for part in self.by_length],
-            "search": dataclasses.asdict(self.search)}
+            "by_length": list(map(dataclasses.asdict, self.by_length)), "search": dataclasses.asdict(self.search)}
         write_text(folder / "scores.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
 
     def vacant_folder(self, folder: Path) -> Path:
         """Return `folder`, or the first of folder-2, folder-3... if it holds an evaluation of other sentences."""
-        texts = self.texts()
-        for number in itertools.count(1):
-            candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
-            files = ((candidate / name, texts[name].encode()) for name in ("source.txt", "reference.txt"))
-            if all(not file.is_file() or file.read_bytes() == content for file, content in files):
-                break
+        texts = {name: text.encode() for name, text in self.texts().items() if name != "hypothesis.txt"}
+        candidate, numbers = folder, itertools.count(2)
+        while any((file := candidate / name).is_file() and file.read_bytes() != text for name, text in texts.items()):
+            candidate = folder.with_name(f"{folder.name}-{next(numbers)}")
         return candidate
 
 

@@ -89,13 +89,11 @@ def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequ
         if split == "train" or folder.digest_of(split) == RunFolder(owner).digest_of(split):
             continue
         try:
-            count = _learned(folder, sources, references)
-        except UserError as error:
-            log(f"warning: whether {run} was trained on some of these sentences is unknown: {error}")
-        else:
-            if count:
+            if count := _learned(folder, sources, references):
                 log(f"warning: {run} was trained on {count:,} of these {len(sources):,} sentences, or their translations: "
                     "its scores are too good. Compare on files that no run has seen: source_file= and reference_file=.")
+        except UserError as error:
+            log(f"warning: whether {run} was trained on some of these sentences is unknown: {error}")
 
 
 def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> int:

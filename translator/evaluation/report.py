@@ -26,10 +26,10 @@ from translator.inference.translator import Translator
 from translator.metrics.metric import METRICS
 from translator.metrics.scores import BOOTSTRAP_SAMPLES
 from translator.metrics.sentences import sentence_scores
-from translator.runs.plots import History, draw_attention, draw_curves, draw_scores_by_length, png, undrawn
+from translator.runs.plots import draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runs.tensorboard import read_history
-from translator.runs.training_state import Outcome, TrainingState, outcome_of, state_of
+from translator.runs.training_state import History, Outcome, TrainingState, outcome_of, state_of
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes, write_text, writing
 from translator.runtime.console import log
 from translator.runtime.device import Precision, environment, resolve_device, tune_cpu
@@ -38,8 +38,6 @@ from translator.runtime.errors import UserError
 PAGE = "report.html"
 # Sentences whose attention is drawn, and the most tokens that such a sentence and its output have.
 MAPS, MAP_TOKENS = 3, 32
-# What data_report.json counts in every split.
-COUNTS = ("read", "kept", "source_tokens", "target_tokens")
 
 
 @dataclass
@@ -162,9 +160,8 @@ def examples(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
         outputs = [
             {"text": translation.text, "chrf": score, "notices": notices(Line(Request(source)), translation)}
             for translation, score in zip(translations, scores, strict=True)]
-        sentences.append({
-            "source": source, "reference": reference, "outputs": outputs, "chrf": scores[0], "gain": scores[0] - scores[-1],
-            "exact": translations[0].text == reference})
+        sentences.append({"source": source, "reference": reference, "outputs": outputs, "chrf": scores[0],
+                          "gain": scores[0] - scores[-1], "exact": translations[0].text == reference})
     return sorted(sentences, key=lambda example: (example["chrf"], len(example["source"])))
 
 
@@ -188,18 +185,16 @@ def attention_maps(run: Run) -> Iterator[dict[str, Any]]:
 
 def splits_of(folder: RunFolder) -> dict[str, Any]:
     """Return the counts of data_report.json by split; nothing if it is not in the form that training writes."""
-    splits = folder.load_report().get("splits")
-    well_formed = isinstance(splits, dict) and all(
+    splits, names = folder.load_report().get("splits"), ("read", "kept", "source_tokens", "target_tokens")
+    return splits if isinstance(splits, dict) and all(
         isinstance(counts, dict) and isinstance(counts.get("dropped"), dict)
-        and all(isinstance(counts.get(name), int) for name in COUNTS) for counts in splits.values())
-    return dict(splits) if splits and well_formed else {}
+        and all(isinstance(counts.get(name), int) for name in names) for counts in splits.values()) else {}
 
 
 def render(**content: Any) -> str:
     """Return the page as HTML; everything shown is escaped."""
-    templates = Environment(
-        loader=PackageLoader("translator.evaluation", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True)
+    templates = Environment(loader=PackageLoader("translator.evaluation", "."), autoescape=True, undefined=StrictUndefined,
+                            trim_blocks=True, lstrip_blocks=True)
     templates.filters |= {
         "number": number, "base64": lambda content: base64.b64encode(content).decode(),
         "yaml": lambda value: value if isinstance(value, str) else json.dumps(value)}

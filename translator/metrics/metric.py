@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -21,8 +20,11 @@ TOKENIZERS = {
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char")}
 
 
-class Metric(ABC):
-    """Score a corpus by the sum of its sentences' statistics, so that a bootstrap can resample sentences."""
+class Metric:
+    """Score a corpus by the sum of its sentences' statistics, so that a bootstrap can resample sentences.
+
+    With one reference a sentence. The methods are those of a metric of sacreBLEU's, `scorer`; other metrics override them.
+    """
 
     name: ClassVar[str]  # in tables
     label: ClassVar[str] = ""  # on the console, if different
@@ -30,40 +32,25 @@ class Metric(ABC):
     # Unless train.metric names it: whether validations compute it, and up to how many words a reference on average.
     in_validations: ClassVar[bool] = True
     longest: ClassVar[float] = math.inf
+    scorer: Any
 
-    @abstractmethod
     def __init__(self, language: str) -> None:
         """language: of hypotheses and references, as data.target names it."""
 
-    @abstractmethod
     def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
         """Return K numbers for each of N sentences: (N, K)."""
-
-    @abstractmethod
-    def value(self, total: Sequence[float] | Statistics) -> float:
-        """Return the score for the sum of statistics: (K,)."""
-
-    @abstractmethod
-    def signature(self) -> str:
-        """Say how a score was computed, for others to repeat it; called after `statistics`."""
-
-
-class SacreBleuMetric(Metric):
-    """A metric of sacreBLEU's, with one reference a sentence."""
-
-    scorer: Any
-
-    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
         return np.array(self.scorer._extract_corpus_statistics(list(hypotheses), [list(references)]), dtype=np.float64)
 
     def value(self, total: Sequence[float] | Statistics) -> float:
+        """Return the score for the sum of statistics: (K,)."""
         return self.scorer._compute_score_from_stats(total).score
 
     def signature(self) -> str:
+        """Say how a score was computed, for others to repeat it; called after `statistics`."""
         return str(self.scorer.get_signature())
 
 
-class Bleu(SacreBleuMetric):
+class Bleu(Metric):
     """Papineni et al. 2002, https://aclanthology.org/P02-1040, on words as they are counted in the language."""
 
     name = "BLEU"
@@ -74,7 +61,7 @@ class Bleu(SacreBleuMetric):
             self.scorer = BLEU(tokenize=tokenizer_of(language))
 
 
-class Chrf(SacreBleuMetric):
+class Chrf(Metric):
     """F-score of character n-grams (Popović 2015, https://aclanthology.org/W15-3049), with beta 2."""
 
     name, label = "chrF2", "chrF"
@@ -83,7 +70,7 @@ class Chrf(SacreBleuMetric):
         self.scorer = CHRF()
 
 
-class Ter(SacreBleuMetric):
+class Ter(Metric):
     """Translation edit rate (Snover et al. 2006, https://aclanthology.org/2006.amta-papers.25)."""
 
     name = "TER"

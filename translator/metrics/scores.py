@@ -1,7 +1,4 @@
-"""Scores of a corpus with signatures, by source length, and the significance of their differences.
-
-Post 2018, "A Call for Clarity in Reporting BLEU Scores", https://arxiv.org/abs/1804.08771. Always on detokenised text.
-"""
+"""Scores of a corpus with signatures (Post 2018, https://arxiv.org/abs/1804.08771), by source length, and significance."""
 
 from __future__ import annotations
 
@@ -95,10 +92,7 @@ def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], referenc
 
 def paired_bootstrap(metrics: Iterable[Metric], systems: Sequence[tuple[str, Sequence[str]]], sources: Sequence[str],
                      references: Sequence[str]) -> list[Comparison]:
-    """Compare (name, hypotheses) of several systems with the first of them by paired bootstrap resampling.
-
-    Koehn 2004, https://aclanthology.org/W04-3250; the samples and figures are those of `sacrebleu --paired-bs`.
-    """
+    """Compare (name, hypotheses) of systems with the first by paired bootstrap (Koehn 2004, https://aclanthology.org/W04-3250)."""
     chosen = np.random.default_rng(SEED).choice(len(references), (BOOTSTRAP_SAMPLES, len(references)))
     comparisons = []
     for metric in metrics:

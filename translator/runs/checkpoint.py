@@ -22,10 +22,7 @@ class Checkpoints:
         self.path = path
 
     def save(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint aside, sync it, then rename it into place.
-
-        If the update has been saved before, write its state only: what has been validated and recorded since.
-        """
+        """Write a checkpoint aside, sync it, then rename it into place; of one that was saved before, the state only."""
         final = self._folder(update)
         if update in self.resumable():
             write_text(final / "state.json", sealed(state))

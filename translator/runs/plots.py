@@ -15,18 +15,14 @@ from matplotlib.ft2font import FT2Font
 from torch import Tensor
 
 from translator.metrics.scores import LengthScore
+from translator.runs.training_state import History
 from translator.runtime.errors import UserError
-
-# (update, value) pairs of each measurement.
-History = Mapping[str, Sequence[tuple[float, float]]]
 
 DPI = 150
 COLOURS = ("#1f5fa8", "#d9772b")  # of a run, and of another to compare it with
-# Of an attention map: inches of a cell and of a letter, points of a label.
-CELL, LETTER, LABEL_SIZE = 0.17, 0.09, 7
-# Points of the titles of a panel and of the figure, and inches of a letter per point.
-PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 8, 10, 0.0085
-MOST_PIXELS = 100_000_000
+# Of an attention map: inches of a cell and of a letter; points of labels, of a panel's title and of the figure's; inches of a
+# letter per point.
+CELL, LETTER, LABEL_SIZE, PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 0.17, 0.09, 7, 8, 10, 0.0085
 
 MANY = {"linewidth": 0.7, "alpha": 0.6}
 FEW = {"marker": "o", "markersize": 3}
@@ -86,7 +82,7 @@ def draw_attention(panels: Mapping[str, Tensor], source: Sequence[str], target: 
     width = 1 + longest + columns * (0.15 + panel)
     title = textwrap.fill(title, max(1, int(width / (TITLE_SIZE * LETTER_PER_POINT))))
     height = 0.5 + 0.2 * title.count("\n") + rows * (0.35 + longest + CELL * len(target))
-    if width * height * DPI**2 > MOST_PIXELS:
+    if width * height * DPI**2 > 100_000_000:
         raise UserError(f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces: a picture of "
                         f"{width * DPI:,.0f} x {height * DPI:,.0f} pixels is too large. Choose a shorter sentence.")
     style: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}

@@ -9,23 +9,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+from translator.runs.training_state import History
 from translator.runtime.atomic_files import read_plain, sync, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
-
-if TYPE_CHECKING:  # to import matplotlib takes a second
-    from translator.runs.plots import History
 
 
 class Tracker:
     """Records measurements by update."""
 
-    def __init__(self, metrics_file: Path, tensorboard: Path, *, recorded: Mapping[str, int]) -> None:
+    def __init__(self, metrics_file: Path, tensorboard: Path, recorded: Mapping[str, int]) -> None:
         """`recorded`: the sizes that `flush` returned at the last checkpoint, to which the files are cut back."""
         self.metrics_file, self.tensorboard = metrics_file, tensorboard
         for file in self._files():

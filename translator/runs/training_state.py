@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +15,11 @@ from translator.runtime.errors import UserError
 
 FORBID = ConfigDict(extra="forbid")
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Seconds = Annotated[float, Field(strict=True, ge=0, lt=2**63)]
 Number = Annotated[StrictInt, Field(gt=-(2**63), lt=2**63)] | StrictFloat
 
 Metrics = dict[str, float]
-# {"update": int, metric: value, ...}
-Validation = dict[str, Any]
+Validation = dict[str, Any]  # {"update": int, metric: value, ...}
+History = Mapping[str, Sequence[tuple[float, float]]]  # (update, value) pairs of each measurement
 
 # Weight of the newest loss in a moving average. A loss FAR times the lowest average, PATIENCE times in a row, is a divergence.
 NEWEST, FAR, PATIENCE = 0.1, 1.5, 20
@@ -52,7 +52,7 @@ class TrainingState:
     epoch: Count = 0
     batch: Count = 0  # batches of this epoch already used
     tokens: Count = 0  # target tokens of all updates
-    seconds: Seconds = 0.0
+    seconds: Annotated[float, Field(strict=True, ge=0, lt=2**63)] = 0.0
     skipped: Count = 0  # updates whose gradient was not finite in fp16
     scaler: dict[str, Number] = field(default_factory=dict)  # fp16's
     divergence: Divergence = field(default_factory=Divergence)

@@ -38,10 +38,7 @@ def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, 
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
 
     sample: estimate the softmax from this many words, and at least twice the distinct targets; 0: use all. On a GPU at least N:
-    to count distinct targets would wait for the GPU.
-
-    The logits, (N, V) and often the largest tensor of all, never exist whole: the projection goes through the tokens in
-    chunks, and keeps of each chunk only its part of the gradients.
+    to count distinct targets would wait for it. The logits, (N, V), never exist whole: the projection takes chunks of tokens.
     """
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     of_passes = hidden.unflatten(0, (passes, len(targets)))
@@ -119,10 +116,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 def _gradients_in_place(logits: Tensor, targets: Tensor, real: Tensor, smoothing: float,
                         r_drop: float) -> tuple[Tensor, Tensor]:
-    """Turn logits (P, N, V) of targets (N,) into their gradients, except the uniform part's; return loss and plain loss.
-
-    The caller must discard the gradients of tokens that are not real.
-    """
+    """Turn logits (P, N, V) of targets (N,) into gradients, of unreal tokens too, less the uniform part; return both losses."""
     scores = logits.float()
     targets = targets[:, None].expand(len(logits), -1, -1)
     p = scores.softmax(-1)

@@ -101,10 +101,7 @@ class WeightAverage:
 
 
 class Uncompiled(Optimizer):
-    """Base class of optimizers that are never compiled: training compiles layers only.
-
-    PyTorch's own optimizers import its compiler to keep out of it, which takes 2.4 s of every start.
-    """
+    """Base of optimizers that are never compiled. PyTorch's import its compiler to keep out of it: 2.4 s of every start."""
 
     add_param_group = unwrap(Optimizer.add_param_group)
     zero_grad = unwrap(Optimizer.zero_grad)

@@ -30,13 +30,14 @@ VALIDATIONS, FEWEST_VALIDATIONS = 20, 4
 MINUTES_BETWEEN, MOST_UPDATES_BETWEEN = 2.5, 500
 
 
-def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, *, precision: Precision) -> int:
+def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer) -> int:
     """Return the largest power of two with which an update of the largest batches fits; OutOfMemory if none does."""
     if world_size() > 1:
         raise UserError("train.batch_tokens=auto: works with one process only. Run it with one, and give several the number.")
     longest = np.maximum(*(np.asarray(corpus.train.with_format("numpy")[f"{side}_length"][:]) for side in ("source", "target")))
     tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
     device = next(model.parameters()).device
+    precision = Precision.resolve(config.precision, device)
 
     def update_with(tokens: int) -> None:
         rows = corpus.train.select(np.flatnonzero(longest <= tokens))
@@ -54,8 +55,7 @@ def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, 
             return False
         finally:
             gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
         return True
 
     tokens = 2 ** math.ceil(math.log2(max(longest.max(), 2)))

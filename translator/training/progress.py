@@ -81,8 +81,7 @@ class Measurements:
 
     def __init__(self, folder: RunFolder, state: TrainingState, *, done: float) -> None:
         self.state = state
-        self.tracker = (
-            Tracker(folder.metrics_file, folder.tensorboard, recorded=state.recorded) if is_main_process() else None)
+        self.tracker = Tracker(folder.metrics_file, folder.tensorboard, state.recorded) if is_main_process() else None
         self._progress = Progress(done=done)
 
     def add(self, step: Step, batches: Sequence[Batch], seconds: float) -> None:
@@ -107,13 +106,8 @@ class Measurements:
             "train/learning_rate": step.learning_rate,
             "train/tokens_per_second": tokens_per_second, "train/padding": sums["padding"] / sums["updates"],
             "train/epoch": cursor.epochs, "train/tokens": state.tokens, **({"train/skipped": state.skipped} if fp16 else {})})
-        self._progress.advance(
-            done, f"{cursor.unit} {cursor.epochs:.2f}", f"update {state.update:,}", f"loss {loss:.3f}",
-            f"{tokens_per_second:,.0f} tokens/s", f"lr {step.learning_rate:.2e}")
-
-    def flush(self) -> None:
-        if self.tracker is not None:
-            self.state.recorded = self.tracker.flush()
+        self._progress.advance(done, f"{cursor.unit} {cursor.epochs:.2f}", f"update {state.update:,}", f"loss {loss:.3f}",
+                               f"{tokens_per_second:,.0f} tokens/s", f"lr {step.learning_rate:.2e}")
 
     def close(self) -> None:
         self._progress.close()

@@ -29,7 +29,6 @@ from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device, tune_cpu
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
-from translator.text.tokenizer import Tokenizer
 from translator.training.cooccurrence import embed_by_cooccurrence
 from translator.training.plan import MOST_TOKENS, fitting_batch_tokens, log_plan, plan_of, validation_interval
 from translator.training.trainer import TOO_LARGE, Trainer, new_model
@@ -71,7 +70,10 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
         config = broadcast_from_main(lambda: resolve_options(config, folder, device))
         fetch_default(config.data.path)
         if config.train.batch_tokens == "auto":
-            config = _with_fitting_batches(config, device, tokenizers)
+            corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST_TOKENS), tokenizers=tokenizers)
+            tokens = fitting_batch_tokens(config, corpus, new_model(config, corpus, device))
+            log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
+            config = with_train(config, batch_tokens=tokens)
         corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=tokenizers)
         log(describe(corpus.report))
         return _train(config, folder, corpus, device, pretrained)
@@ -95,9 +97,8 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
     if greedy.batch_tokens == "auto":  # a GPU's memory is for training, and larger batches gain a greedy search little
         greedy = dataclasses.replace(greedy, batch_tokens=TOKENS_ON_CPU)
     with advise_when_out_of_memory(TOO_LARGE):
-        trainer = Trainer(
-            config, folder, corpus, model.to(device), lambda texts: translator(texts, greedy),
-            precision=Precision.resolve(config.precision, device))
+        trainer = Trainer(config, folder, corpus, model.to(device), lambda texts: translator(texts, greedy),
+                          precision=Precision.resolve(config.precision, device))
     with closing(trainer):
         plan = plan_of(trainer)
         if config.train.validate_every is None:
@@ -157,14 +158,6 @@ def _resolved(config: RunConfig, device: torch.device) -> RunConfig:
     precision: Any = Precision.resolve(config.precision, device).value  # a name of the Literal
     accumulation = config.train.accumulation or world_size()
     return with_train(dataclasses.replace(config, precision=precision), accumulation=accumulation)
-
-
-def _with_fitting_batches(config: RunConfig, device: torch.device, tokenizers: tuple[Tokenizer, Tokenizer] | None) -> RunConfig:
-    corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST_TOKENS), tokenizers=tokenizers)
-    model = new_model(config, corpus, device)
-    tokens = fitting_batch_tokens(config, corpus, model, precision=Precision.resolve(config.precision, device))
-    log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
-    return with_train(config, batch_tokens=tokens)
 
 
 def _require_search(translator: Translator, corpus: Corpus) -> None:

@@ -140,8 +140,6 @@ class Trainer:
             return self.config.init is not None  # how good the imported model is
         return self._fraction() >= 1 or update % self.config.train.interval == 0
 
-    # Validation and the choice of weights
-
     def _validate(self) -> None:
         """Score the weights as they stand, save a checkpoint, and the model if it is the best so far."""
         self._save()  # a validation can take long, and nothing should be lost meanwhile
@@ -211,8 +209,6 @@ class Trainer:
                 load_into(self.model, self._trained, self.folder.path)
                 self._trained = None
 
-    # Saving and resuming
-
     def _save(self) -> None:
         """Write a checkpoint of this update and delete those no longer needed."""
         weights = self._trained or weights_of(self.updater.model)
@@ -222,8 +218,8 @@ class Trainer:
             weights = self.average.weights
         weights, training = full_tensors_on_main(weights), full_tensors_on_main(training)
         self.state.scaler = self.updater.scaler.state_dict()
-        self._measurements.flush()
-        if is_main_process():
+        if self._measurements.tracker is not None:  # in the main process
+            self.state.recorded = self._measurements.tracker.flush()
             self.folder.save_checkpoint(self.state.update, weights, training, asdict(self.state))
             # Two to resume from: if the newest turns out damaged, the one before serves.
             self.checkpoints.prune(resumable=2, weights=to_keep(self.state.validations, self.config.train))

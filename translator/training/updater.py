@@ -228,18 +228,14 @@ class _Loss(nn.Module):
 
     def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor,
                 real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """source (B, S), target_in and target_out (B, T) -> loss and likelihood, summed over real tokens.
-
-        real (B, T): the tokens to project, without padding; None: all, since to count them would wait for the GPU.
-        """
+        """Return loss and likelihood, summed. real (B, T): the tokens to project; None: all, as counting waits for the GPU."""
         passes, encodings = (self.config.passes, self.config.encodings) if self.model.training else (1, 1)
         hidden = self.model.hidden(
             source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1))
         targets = target_out.flatten() if real is None else target_out[real]
         return projected_cross_entropy(
-            hidden, self.model.output.weight, targets,
-            real=targets != PAD_ID if real is None else None, passes=passes, bias=self.model.output.bias,
-            smoothing=self.config.label_smoothing, r_drop=self.config.r_drop,
+            hidden, self.model.output.weight, targets, real=targets != PAD_ID if real is None else None, passes=passes,
+            bias=self.model.output.bias, smoothing=self.config.label_smoothing, r_drop=self.config.r_drop,
             sample=self.config.sampled_softmax if self.model.training else 0)
 
 

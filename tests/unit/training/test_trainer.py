@@ -420,7 +420,7 @@ def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypa
     corpus, model = trainer.corpus, new_model(config, trainer.corpus)
     before = {name: weight.clone() for name, weight in weights_of(model).items()}
     repeated = dataclasses.replace(corpus, train=concatenate_datasets([corpus.train] * 100))
-    tokens = fitting_batch_tokens(config, repeated, model, precision=Precision.FP32)
+    tokens = fitting_batch_tokens(config, repeated, model)
     assert tokens == 2 ** int(math.log2(tokens))
     assert 512 <= tokens < sum(repeated.train["target_length"]) / 50  # an epoch keeps its batches
     assert_same(weights_of(model), before)
@@ -432,7 +432,7 @@ def test_the_batch_that_fits_is_found_without_touching_the_model(setup, monkeypa
         return step(self, batches, *rest, **options)
 
     monkeypatch.setattr(Updater, "step", limited)
-    assert fitting_batch_tokens(config, repeated, model, precision=Precision.FP32) == 512
+    assert fitting_batch_tokens(config, repeated, model) == 512
 
 
 def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch):

@@ -459,6 +459,7 @@ HOSTILE_CELLS = [
 def test_samples_are_shown_to_the_letter(cells):
     written = []
     tracker = Tracker.__new__(Tracker)
+    tracker.metrics_file = Path("metrics.jsonl")
     tracker._writer = SimpleNamespace(add_text=lambda name, text, update: written.append(text))
     tracker.table(1, "x", [("source", "translation", "reference"), cells])
     root = ElementTree.fromstring(f"<all>{markdown_to_safe_html(written[0])}</all>")

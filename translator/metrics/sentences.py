@@ -46,13 +46,11 @@ def _bleu_statistics(bleu: Any, texts: Sequence[str]) -> Tensor:
     """Return sacreBLEU's statistics: both lengths, by order the n-grams in common, then those of the sentence: (10, N, N)."""
     everything = [extract_all_word_ngrams(bleu.tokenizer(text.rstrip()), 1, bleu.max_ngram_order) for text in texts]
     length = torch.tensor([length for _, length in everything]).expand(len(texts), -1)
-    correct, total = [], []
-    for order in range(1, bleu.max_ngram_order + 1):
-        count, common = _count([
-            Counter({ngram: times for ngram, times in ngrams.items() if len(ngram) == order}) for ngrams, _ in everything])
-        correct.append(common)
-        total.append(count.expand_as(common).T)
-    return torch.stack([length.T, length, *correct, *total])
+    counts = [
+        _count([Counter({ngram: times for ngram, times in ngrams.items() if len(ngram) == order}) for ngrams, _ in everything])
+        for order in range(1, bleu.max_ngram_order + 1)]
+    totals = (count.expand_as(common).T for count, common in counts)
+    return torch.stack([length.T, length, *(common for _, common in counts), *totals])
 
 
 def _count(ngrams: Sequence[Counter[Hashable]]) -> tuple[Tensor, Tensor]:

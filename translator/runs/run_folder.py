@@ -70,7 +70,17 @@ class RunFolder:
         if not begun or "fingerprint" not in self.load_report():  # an imported run has seen no data yet
             if self.checkpoints.resumable():
                 log(f"warning: {self.report_file} does not tell which data this run began with: maybe not these.")
-            self._write_data(tokenizers, report)
+            self.checkpoints.path.mkdir(parents=True, exist_ok=True)
+            source, target = (tokenizer.model for tokenizer in tokenizers)
+            files = {"tokenizer.model": source} if tokenizers[0] is tokenizers[1] else {
+                "tokenizer.source.model": source, "tokenizer.target.model": target}
+            for name in ("tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"):
+                (self.path / name).unlink(missing_ok=True)
+            for name, model in files.items():
+                write_bytes(self.path / name, model)
+            sums = (f"{hashlib.sha256(model).hexdigest()}  {name}\n" for name, model in files.items())
+            write_bytes(self.sums_file, "".join(sums).encode())
+            write_bytes(self.report_file, (json.dumps(report, ensure_ascii=False, indent=1) + "\n").encode())
         options = to_yaml(config)
         shape = _digest(yaml.safe_load(options)["model"])
         write_bytes(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{shape}\n".encode())
@@ -86,19 +96,6 @@ class RunFolder:
             raise UserError(
                 f"{self.path}: has lost its config.yaml. Restore it from a copy of the run, or choose another name=.")
         return learned
-
-    def _write_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
-        self.checkpoints.path.mkdir(parents=True, exist_ok=True)
-        source, target = (tokenizer.model for tokenizer in tokenizers)
-        files = {"tokenizer.model": source} if tokenizers[0] is tokenizers[1] else {
-            "tokenizer.source.model": source, "tokenizer.target.model": target}
-        for name in ("tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"):
-            (self.path / name).unlink(missing_ok=True)
-        for name, model in files.items():
-            write_bytes(self.path / name, model)
-        sums = (f"{hashlib.sha256(model).hexdigest()}  {name}\n" for name, model in files.items())
-        write_bytes(self.sums_file, "".join(sums).encode())
-        write_bytes(self.report_file, (json.dumps(report, ensure_ascii=False, indent=1) + "\n").encode())
 
     def require_same_data(self, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         """Raise UserError where the run was begun on other data."""

@@ -1,7 +1,6 @@
-"""Capture one CUDA graph per input shape and replay it.
+"""Capture one CUDA graph per input shape and replay it: to launch a small operation takes longer than the operation.
 
-Launching an operation takes the CPU longer than a small one takes the GPU, and an update of a Transformer has one or two
-thousand. See "CUDA Graphs" in https://docs.pytorch.org/docs/stable/notes/cuda.html.
+See "CUDA Graphs" in https://docs.pytorch.org/docs/stable/notes/cuda.html.
 """
 
 from __future__ import annotations

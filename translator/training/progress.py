@@ -19,9 +19,6 @@ from translator.runtime.console import Progress, log
 from translator.runtime.distributed import is_main_process, own_items, world_size
 from translator.training.updater import Step
 
-# Sentences of an update that are named.
-NAMED_SENTENCES = 5
-
 
 class BatchCursor:
     """Walks through the batches of epoch after epoch, and keeps its place in the training's state."""
@@ -64,10 +61,10 @@ class BatchCursor:
         return own + [empty_batch()] * (math.ceil((state.batch - start) / world_size()) - len(own))
 
     def sentences(self) -> str:
-        """Name the sentences of the last update."""
+        """Name the first sentences of the last update."""
         rows = np.sort(np.concatenate(self.source.plan(self.state.epoch)[self._of_update]))
-        numbers = ", ".join(f"{row + 1:,}" for row in rows[:NAMED_SENTENCES])
-        more = f" and {len(rows) - NAMED_SENTENCES:,} more" if len(rows) > NAMED_SENTENCES else ""
+        numbers = ", ".join(f"{row + 1:,}" for row in rows[:5])
+        more = f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
         return f"sentences {numbers}{more} of those kept{'' if self.unit == 'epoch' else f' of window {self.state.epoch + 1}'}"
 
     def close(self) -> None:

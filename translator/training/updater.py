@@ -240,10 +240,7 @@ class _Loss(nn.Module):
 
 
 class Threads:
-    """Data parallelism between CPU threads: each runs all operations of its part of a batch single-threaded.
-
-    PyTorch's own threads synchronise at every operation, and wait while one draws random numbers; these only once per batch.
-    """
+    """Data parallelism between CPU threads, which synchronise once a batch: PyTorch's own do at every operation."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -62,7 +62,7 @@ TRAIN = {
     "unknown format": ("data.train={bad}/pairs.xlsx", ".parquet"),
     "invalid UTF-8": ("data.train=[{bad}/latin.en,{bad}/utf8.de]", "latin.en:1"),
     "unequal files": ("data.train=[{bad}/utf8.en,{bad}/short.de]", "39"),
-    "a third file": ("data.train={bad}/good.tsv data.test=[{bad}/utf8.en,{bad}/utf8.de,{bad}/utf8.en]", "data.test="),
+    "a third file": ("data.train={bad}/good.tsv data.test=[{bad}/utf8.en,{bad}/utf8.de,{bad}/utf8.en]", "at most 2 items"),
     "a search that refuses all": ("data.train={bad}/good.tsv search.language=de", "search.language"),
     "terms that are not there": ("data.train={bad}/good.tsv search.terminology=nowhere.tsv", "nowhere.tsv"),
     "gzip by another name": ("data.train={bad}/packed.tsv", "is packed by gzip. Rename it to end in .gz"),

@@ -1,4 +1,1 @@
-"""Options as frozen dataclasses that pydantic checks; their meaning and defaults are in conf/.
-
-Begin with `options`.
-"""
+"""Options as frozen dataclasses that pydantic checks; conf/ has their meaning and defaults. Begin with `options`."""

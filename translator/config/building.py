@@ -1,23 +1,59 @@
-"""Build options from Hydra or YAML, write them as YAML, and name a run by its data."""
+"""Options as frozen dataclasses that pydantic checks: their base, how Hydra and YAML give them, and the name of a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
-from translator.config.base import Options
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError, no_such_option
 
-Config = TypeVar("Config", bound=Options)
+# An integer passes as a float, a bool is no number, text is no number either.
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+Whole = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
-MAX_NAME = 40  # characters of a run's name that come from the name of its data
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Options:
+    """Options by name. UserError for an unknown name, a missing option, and a value of the wrong type or out of bounds."""
+
+    GROUP = ""  # precedes an option's name in errors, such as "model."
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_line(cls, values: Any, handler: Callable[[Any], Self]) -> Self:
+        """Say what is wrong with the first wrong option. One that may be of several types has an error for each."""
+        try:
+            return handler(values)
+        except ValidationError as caught:
+            errors = caught.errors()
+        name = str(errors[0]["loc"][0])
+        if errors[0]["type"] == "missing":
+            raise UserError(f"{cls.GROUP}{name}: this option is missing")
+        errors = [error for error in errors if error["loc"][0] == name]
+        depth = max(len(error["loc"]) for error in errors)  # the type that fits best is looked into deepest
+        closest = [error for error in errors if len(error["loc"]) == depth]
+        rules = dict.fromkeys(
+            re.sub(r"^\w+ should | after validation.*", "", error["msg"]).replace("tuple", "list") for error in closest)
+        raise UserError(f"{cls.GROUP}{name}: must {' or '.join(rules)}, got {closest[0]['input']!r}")
+
+    def require(self, holds: bool, option: str, rule: str) -> None:
+        """Raise UserError where an option breaks a rule."""
+        if not holds:
+            raise UserError(f"{self.GROUP}{option}: {rule}")
+
+
+Config = TypeVar("Config", bound=Options)
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -36,7 +72,6 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def from_hydra(cls: type[Config], composed: DictConfig) -> Config:
-    """Build options from a composed Hydra configuration; UserError names the option that does not fit."""
     return build(cls, OmegaConf.to_container(composed, resolve=True))
 
 
@@ -45,26 +80,20 @@ def named_options(overrides: Iterable[str]) -> list[str]:
     return [override.lstrip("+").split("=")[0] for override in overrides]
 
 
-def corpus_name(preset: str, path: str | None, train: str | Sequence[str] | None, overrides: Iterable[str]) -> str:
-    """Return the name of a preset of conf/data, with the last part of the folder, hub id or file of your own data.
+def run_name(data: Any, choices: Any, overrides: Iterable[str]) -> str:
+    """Return the default name of a run, for conf/train.yaml: its data, languages and model, by their presets.
 
-    All characters are valid in a folder's name. A file called train is named by its folder.
+    Your own data add the last part of their folder, hub id or file; a file called train is named by its folder.
     """
-    own = "data.train" if path is None else "data.path"
-    if preset != "files" and own not in named_options(overrides):
-        return preset
-    files = [train] if isinstance(train, str) or not isinstance(train, Sequence) else train  # `build` refuses other types
-    place = Path(str(path or next(iter(files), None) or "/")).absolute()
-    part = place.name
-    if path is None:
-        part = Path(part.removesuffix(".gz")).stem
-        part = place.parent.name if part == "train" else part
-    return "-".join(filter(None, (preset, re.sub(r"[^\w.-]+", "-", part)[:MAX_NAME].strip("-."))))
-
-
-def run_name(data: DictConfig, choices: DictConfig, overrides: Iterable[str]) -> str:
-    """Return the default name of a run, for conf/train.yaml: its data, languages and model, by their presets."""
-    return f"{corpus_name(choices.data, data.path, data.train, overrides)}-{data.source}-{data.target}-{choices.model}"
+    name = choices.data
+    if name == "files" or ("data.train" if data.path is None else "data.path") in named_options(overrides):
+        files = data.train if isinstance(data.train, Sequence) and not isinstance(data.train, str) else [data.train]
+        place = Path(str(data.path or next(iter(files), None) or "/")).absolute()
+        part = place.name if data.path else Path(place.name.removesuffix(".gz")).stem
+        part = place.parent.name if part == "train" and not data.path else part
+        valid = re.sub(r"[^\w.-]+", "-", part)[:40].strip("-.")  # in a folder's name
+        name = f"{name}-{valid}" if valid else name
+    return f"{name}-{data.source}-{data.target}-{choices.model}"
 
 
 OmegaConf.register_new_resolver("run_name", run_name, replace=True)
@@ -97,13 +126,10 @@ def build(cls: type[Config], values: Any) -> Config:
     if not isinstance(values, Mapping):
         raise UserError(f"{cls.GROUP.rstrip('.') or 'configuration'}: expected options by name, got {values!r}")
     hints = {field.name: get_type_hints(cls)[field.name] for field in dataclasses.fields(cls)}
-    for name in values:
+    built = {}
+    for name, value in values.items():
         if name not in hints:
             raise UserError(no_such_option(str(name), cls.GROUP, hints))
-    return cls(**{name: _value(hints[name], value) for name, value in values.items()})
-
-
-def _value(hint: Any, value: Any) -> Any:
-    if isinstance(hint, type) and issubclass(hint, Options):
-        return build(hint, value)
-    return tuple(value) if isinstance(value, list) else value
+        group = dataclasses.is_dataclass(hints[name])
+        built[name] = build(hints[name], value) if group else tuple(value) if isinstance(value, list) else value
+    return cls(**built)

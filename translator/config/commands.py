@@ -1,19 +1,17 @@
-"""The options of every command except training, as frozen, checked dataclasses.
-
-What each option means and its default stand once, in `conf/`; here are its type and its bounds.
-"""
+"""The options of every command except training, as frozen, checked dataclasses. `conf/` explains them."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.base import STRICT, Count, Options, Whole
+from translator.config.building import STRICT, Count, Options, Whole
 from translator.config.options import Device, SearchConfig
+
+HOST = r"[^\s/?#@:\[\]]+"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -111,21 +109,13 @@ class ServeConfig(DecodingCommand):
 
     def __post_init__(self) -> None:
         for origin in self.origins:
-            self.require(origin in ("*", "null") or is_origin(origin), f"origins={origin}",
+            known = origin in ("*", "null") or re.fullmatch(rf"[a-z][a-z\d+.-]*://(?:\[[\da-f:.]+\]|{HOST})(?::\d+)?", origin)
+            self.require(bool(known) and origin == origin.lower(), f"origins={origin}",
                          "not an origin. Write scheme and host in lower case, without a path, as https://example.org")
         for host in self.hosts:
-            self.require(host == "*" or (is_origin(f"http://{host.lower()}") and ":" not in host), f"hosts={host}",
+            self.require(re.fullmatch(HOST, host) is not None, f"hosts={host}",
                          "not a name. Write it without scheme, port and path, as example.org")
         self.require(self.search.n_best == 1, "search.n_best", "is what each request asks for, as alternatives. Leave it at 1.")
-
-
-def is_origin(text: str) -> bool:
-    """Return whether a browser would send this as the origin of a page."""
-    try:
-        parts = urlsplit(text)
-        return bool(parts.scheme and parts.hostname) and text == f"{parts.scheme}://{parts.netloc}".lower() and "@" not in text
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

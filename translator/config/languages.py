@@ -1,7 +1,4 @@
-"""Language tags: how a source text names the language to translate to.
-
-Johnson et al. 2017, https://arxiv.org/abs/1611.04558: the tag comes first in the source. Spelled as in OPUS-MT: >>de<<.
-"""
+"""Language tags such as >>de<<, with which a source begins (Johnson et al. 2017, https://arxiv.org/abs/1611.04558)."""
 
 from __future__ import annotations
 

@@ -13,23 +13,21 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.base import STRICT, Count, Options, Share, Whole
+from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.languages import is_tag, tag_of
 from translator.runtime.errors import UserError
 
-# Target pieces that are kept for each source piece.
-MOST_CANDIDATES = 100
+MOST_CANDIDATES = 100  # target pieces that are kept for each source piece
 # Tokens of an output; characters of a phrase that it must or must not hold, and such phrases: each token takes a step.
 MOST_TOKENS, MOST_DEMANDED, MOST_PHRASES = 1_000_000, 1000, 50
-# Pieces of a vocabulary: with two thousand times as many, SentencePiece did not finish 400 pairs within minutes.
-MOST_PIECES = 1_000_000
+MOST_PIECES = 1_000_000  # of a vocabulary: with two billion, SentencePiece did not finish 400 pairs within minutes
 
-Files = str | tuple[str, ...] | None
+Text = Annotated[str, Field(min_length=1)]
+Files = Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)]  # a split or a table, or [SOURCES,TARGETS]
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Auto = Literal["auto"]
 # Bounds beyond any use, and well within what float32 and int64 hold.
 Minutes = Annotated[float, Field(ge=1e-30, le=1e6)]
-BatchTokens = Annotated[int, Field(ge=1, le=2**30)] | Auto
+BatchTokens = Annotated[int, Field(ge=1, le=2**30)] | Literal["auto"]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
 Windows = Count | tuple[Count | None, ...] | None
@@ -48,13 +46,13 @@ class DataConfig(Options):
     """Where the sentence pairs come from: conf/data."""
     GROUP = "data."
 
-    path: str | None
+    path: Text | None
     config: str | None
     revision: str | None
     folder: str | None
-    train: str | tuple[str, ...]
-    validation: Files
-    test: Files
+    train: Files
+    validation: Files | None
+    test: Files | None
     source: str
     target: str
     holdout: Count
@@ -63,13 +61,10 @@ class DataConfig(Options):
     max_characters: Count
     max_ratio: Annotated[float, Field(ge=1)]
     overlap: Literal["any", "source"] = "any"
-    cache: str
+    cache: Text
     workers: Count | None = None
 
     def __post_init__(self) -> None:
-        self.require(self.train not in ("", ()), "train", "is empty. Name a split or a file.")
-        self.require(self.path != "", "path", "is empty. Write null, a folder or an id on the hub.")
-        self.require(self.cache != "", "cache", "is empty. Name a folder.")
         for side in ("source", "target"):
             names = getattr(self, side).split("+")
             self.require(all(names) and len(set(names)) == len(names), side, "must be one name, or several joined by +")
@@ -91,8 +86,7 @@ class DataConfig(Options):
     @property
     def language(self) -> str:
         """The language to translate to; empty where there are several."""
-        first, *others = {target for _, target in self.directions}
-        return "" if others else first
+        return "" if self.tags else self.directions[0][1]
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -150,15 +144,14 @@ class ModelConfig(Options):
     def __post_init__(self) -> None:
         self.require(self.d_model % (2 * self.num_heads) == 0, "d_model",
                      f"{self.d_model} is not a multiple of twice model.num_heads={self.num_heads}")
-        for side, layers in (("encoder", self.encoder_layers), ("decoder", self.decoder_layers)):
-            windows = getattr(self, f"{side}_window")
+        for side in ("encoder", "decoder"):
+            windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
             self.require(not isinstance(windows, tuple) or len(windows) == layers, f"{side}_window",
                          f"does not have one window for each of model.{side}_layers={layers}")
 
     def windows(self, side: Literal["encoder", "decoder"]) -> tuple[int | None, ...]:
         """Return the self-attention window of every layer on one side; None for a global layer."""
-        windows = self.encoder_window if side == "encoder" else self.decoder_window
-        layers = self.encoder_layers if side == "encoder" else self.decoder_layers
+        windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
         return windows if isinstance(windows, tuple) else (windows,) * layers
 
 
@@ -282,10 +275,8 @@ class SearchConfig(Options):
             self.require(all(len(text) <= MOST_DEMANDED for text in texts), option,
                          f"must be at most {MOST_DEMANDED:,} characters long")
             self.require(option == "prefix" or all(text.strip() for text in texts), option, "holds an empty phrase. Remove it.")
-        self.require(self.n_best <= self.beam_size, "n_best",
-                     f"{self.n_best} is more than search.beam_size={self.beam_size}. Raise the beam.")
         self.require(self.n_best <= self.most_outputs, "n_best",
-                     f"{self.n_best} is more than search.patience x search.beam_size ({self.most_outputs}). Raise either.")
+                     f"{self.n_best} is more than search.beam_size={self.beam_size}, or search.patience times it. Raise them.")
         self.require(self.beam_size % self.groups == 0, "groups",
                      f"{self.groups} does not divide search.beam_size={self.beam_size}")
         for option, off in (("top_k", 0), ("top_p", 1), ("temperature", 1)):
@@ -300,8 +291,7 @@ class SearchConfig(Options):
                      "is for plain beam search. Set search.sampling=false and search.groups=1.")
         self.require(self.patience is None or self.keep_places, "patience", "needs search.keep_places=true")
         self.require((plain and not self.keep_places) or not (self.required or self.terminology is not None), "required",
-                     "and search.terminology need plain beam search, without search.sampling, search.groups and "
-                     "search.keep_places")
+                     "and search.terminology need beam search without search.sampling, search.groups and search.keep_places")
 
     @property
     def places_stay(self) -> bool:

@@ -1,4 +1,1 @@
-"""From any translation dataset to cleaned, tokenised, cached batches.
-
-Begin with `preparation`, then `batching`.
-"""
+"""From any translation dataset to cleaned, tokenised, cached batches: begin with `preparation`, then `batching`."""

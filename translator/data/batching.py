@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,10 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from translator.runtime.errors import UserError
 from translator.runtime.seeds import derive_seed
-from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
-# Purposes of derived seeds.
-DROPOUT, SEGMENTATION = 1, 2
-# Sentences on which the growth of sampled segmentations over the best ones is measured.
-GROWTH_SAMPLE = 2000
+DROPOUT, SEGMENTATION = 1, 2  # purposes of derived seeds
 
 
 @dataclass(frozen=True)
@@ -44,36 +40,29 @@ class Batch:
         return 1 - (int((self.source != PAD_ID).sum()) + self.num_tokens) / cells
 
     def parts(self, count: int) -> list[Batch]:
-        """Split into `count` batches, padded to the same lengths, each with a seed of its own.
+        """Split into `count` batches of every count-th sentence, padded to the same lengths, each with a seed of its own.
 
-        Every count-th sentence goes to the same part. Sentences are sorted by length, so parts have about equally many tokens.
+        Sentences are sorted by length, so the parts have about equally many tokens.
         """
         sides = ((x[number::count] for x in (self.source, self.target_in, self.target_out)) for number in range(count))
-        return [
-            Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()), derive_seed(self.seed, number))
-            for number, (source, target_in, target_out) in enumerate(sides)]
+        return [Batch(source, target_in, target_out, int((target_out != PAD_ID).sum()), derive_seed(self.seed, number))
+                for number, (source, target_in, target_out) in enumerate(sides)]
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device, without waiting for the copy."""
-        return Batch(
-            self.source.to(device, non_blocking=True), self.target_in.to(device, non_blocking=True),
-            self.target_out.to(device, non_blocking=True), self.num_tokens, self.seed)
+        source, target_in, target_out = (
+            x.to(device, non_blocking=True) for x in (self.source, self.target_in, self.target_out))
+        return Batch(source, target_in, target_out, self.num_tokens, self.seed)
 
 
-def plan_batches(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, *, max_tokens: int, seed: int, epoch: int, any_length: bool = False
-) -> list[np.ndarray]:
+def plan_batches(source_lengths: np.ndarray, target_lengths: np.ndarray, *, max_tokens: int, seed: int, epoch: int
+                 ) -> list[np.ndarray]:
     """Return the batches of an epoch as arrays of sentence indices. The arguments determine them.
 
-    Sentences of similar length share a batch. Neither side of a batch, padded, has more than `max_tokens`.
-    Each epoch combines other sentences of similar length, and orders the batches differently.
-    any_length: put a longer sentence into a batch of its own, instead of raising UserError.
+    Sentences of similar length share a batch. Neither side of a batch, padded, has more than `max_tokens`. A sentence that is
+    longer has a batch to itself. Each epoch combines other sentences of similar length, and orders the batches differently.
     """
     longest = np.maximum(source_lengths, target_lengths)
-    if not any_length and len(longest) and longest.max() > max_tokens:
-        index = int(longest.argmax())
-        raise UserError(
-            f"train.batch_tokens={max_tokens}: sentence {index + 1} has {longest[index]} tokens. Raise train.batch_tokens")
     rng = np.random.default_rng((seed, epoch))
     # Sort by the longer side; then by the difference of the sides, alternately up and down, so that neighbours stay alike; then
     # at random. One number holds all three and the index: sorting ten million takes 0.2 s, where argsort takes 2 s.
@@ -93,10 +82,7 @@ def plan_batches(
 
 
 def _batch_ends(counts: np.ndarray, max_tokens: int) -> list[int]:
-    """Return where batches of sentences sorted by length end, if each takes as many as fit.
-
-    counts: the number of sentences of each length. There are few lengths, even among ten million pairs.
-    """
+    """Return where batches of sentences sorted by length end, if each takes as many as fit. counts: sentences by length."""
     ends, start, end = list[int](), 0, 0  # start of the open batch
     for length in np.flatnonzero(counts).tolist():
         first, end = end, end + int(counts[length])
@@ -136,46 +122,34 @@ def _padded(lengths: np.ndarray, ids: np.ndarray) -> Tensor:
     return torch.from_numpy(padded)
 
 
+@dataclass
 class BatchSource:
-    """Return any batch of any epoch of a tokenised dataset.
+    """Return any batch of any epoch of a tokenised dataset, planned for a budget of `max_tokens` a side."""
 
-    dataset: has the columns source, target, source_ids, target_ids, source_length and target_length.
-    """
+    dataset: Any  # with the columns source, target, source_ids, target_ids, source_length and target_length
+    tokenizers: Tokenizers
+    _: KW_ONLY
+    max_tokens: int
+    seed: int
+    longest: int | None = None  # most tokens of a sampled segmentation; None: as many as fit into the batch
+    sampling: float = 0.0  # the alpha of `Tokenizer.sample`; 0 takes each sentence's best segmentation
 
-    def __init__(
-        self, dataset: Any, tokenizers: tuple[Tokenizer, Tokenizer], *, max_tokens: int, seed: int,
-        longest: int | None = None, sampling: float = 0.0, any_length: bool = False,
-    ) -> None:
-        """Plan for a budget of `max_tokens` a side.
-
-        longest: most tokens of a sampled segmentation; None: as many as fit into the batch.
-        sampling: the alpha of `Tokenizer.sample`; 0 takes each sentence's best segmentation.
-        any_length: see `plan_batches`.
-        """
-        self.dataset = dataset
-        self.tokenizers = tokenizers
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.any_length = any_length
-        self.longest = max_tokens if longest is None else longest
-        self.sampling = sampling
-        self._ids = dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
-        lengths = dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
-        growth = self._growth() if sampling else 1.0
+    def __post_init__(self) -> None:
+        self._ids = self.dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
+        lengths = self.dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
+        growth = self._growth() if self.sampling else 1.0
         self._source_lengths = self._grown(lengths["source_length"].to_numpy(), growth)
         self._target_lengths = self._grown(lengths["target_length"].to_numpy(), growth)
-        self._plan: tuple[int, list[np.ndarray]] | None = None
+        self._plan = dict[int, list[np.ndarray]]()
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """Return the sentence indices of each batch of an epoch."""
-        if self._plan is None or self._plan[0] != epoch:
-            self._plan = epoch, plan_batches(
-                self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch,
-                any_length=self.any_length)
-        return self._plan[1]
+        if epoch not in self._plan:
+            self._plan = {epoch: plan_batches(
+                self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)}
+        return self._plan[epoch]
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Return one batch of an epoch."""
         batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
@@ -192,32 +166,27 @@ class BatchSource:
     def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
         if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]
-            return _batch_of(*(
-                _padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy())
-                for side in (ids["source_ids"], ids["target_ids"])))
+            return _batch_of(*(_padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy())
+                               for side in (ids["source_ids"], ids["target_ids"])))
         pairs = self.dataset[rows.tolist()]
-        return collate(*(
-            self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
-            for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)))
+        return collate(*(self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
+                         for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)))
 
     def _sample(self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int) -> list[list[int]]:
         """Return a random segmentation of each text, or the best one if the random one is too long."""
-        room = min(self.max_tokens // len(texts), self.longest)
+        room = min(self.max_tokens // len(texts), self.longest or self.max_tokens)
         sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
         return [ids if len(ids) <= room else best_ids for ids, best_ids in zip(sampled, best, strict=True)]
 
     def _grown(self, lengths: np.ndarray, growth: float) -> np.ndarray:
         """Return the lengths to plan with: growth stops at the budget, and what exceeds the budget stays as long."""
-        if growth == 1:
-            return lengths
         return np.maximum(lengths, np.minimum(np.ceil(lengths * growth).astype(int), self.max_tokens))
 
     def _growth(self) -> float:
-        """Return how much longer sampled segmentations are, at the 90th percentile: most then fit into planned batches."""
-        pairs = self.dataset[:GROWTH_SAMPLE]
-        ratios = [
-            len(sampled) / len(best)
-            for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)
-            for sampled, best in zip(
-                tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed), pairs[f"{side}_ids"], strict=True)]
+        """Return how much longer sampled segmentations of some texts are, at the 90th percentile: most then fit."""
+        pairs = self.dataset[:2000]
+        ratios = list[float]()
+        for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True):
+            sampled = tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed)
+            ratios += [len(ids) / len(best) for ids, best in zip(sampled, pairs[f"{side}_ids"], strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.9)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import heapq
 import unicodedata
@@ -22,59 +21,40 @@ from translator.runtime.process_pool import InOrder, alone
 
 READ_ROWS = 10_000
 EXAMPLES = 3
-# Added to both lengths before their ratio is taken, so that short sentences are not dropped for a word.
-RATIO_SLACK = 10
-# Largest part of the candidate pairs that a validation or test split takes.
-HOLDOUT_SHARE = 0.1
 OVERLAP = "overlap with validation or test"
 
 Pair = tuple[str, str]
 Rows = Mapping[str, Sequence[Any]]  # the columns source and target
 
 
-def _no_copies() -> dict[str, Any]:
-    return {"count": 0, "examples": []}
-
-
 @dataclass
 class Counts:
-    """Rows of a split by what became of them, with a few examples.
-
-    copied: pairs whose target is their source, whether dropped or not.
-    """
+    """Rows of a split by what became of them, with a few examples."""
 
     read: int = 0
     kept: int = 0
     note: str = ""
     dropped: dict[str, int] = field(default_factory=dict)  # by cause
     examples: dict[str, list[list[str | None]]] = field(default_factory=dict)  # by cause
-    copied: dict[str, Any] = field(default_factory=_no_copies)
+    copied: dict[str, Any] = field(default_factory=lambda: {"count": 0, "examples": []})  # pairs of equal sides, kept or not
 
-    def drop(self, cause: str, source: Any, target: Any) -> None:
-        """Count a dropped row."""
+    def drop(self, cause: str, source: str | None, target: str | None) -> None:
         self.dropped[cause] = self.dropped.get(cause, 0) + 1
         _add_example(self.examples.setdefault(cause, []), source, target)
 
     def note_copy(self, source: str, target: str) -> None:
-        """Count a pair if it is a copy."""
         if is_copy(source, target):
             self.copied["count"] += 1
             _add_example(self.copied["examples"], source, target)
 
     def causes(self) -> str:
-        """Return the numbers of dropped rows by cause, as text."""
         return ", ".join(f"{count:,} {cause}" for cause, count in self.dropped.items())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `Counts(**values)` takes."""
-        return dataclasses.asdict(self)
 
-
-def _add_example(examples: list[list[str | None]], source: Any, target: Any) -> None:
-    """Add the beginning of a row as text that can be written, unless there are examples enough."""
+def _add_example(examples: list[list[str | None]], source: str | None, target: str | None) -> None:
+    """Add the beginning of a row, unless there are examples enough."""
     if len(examples) < EXAMPLES:
-        texts = (None if text is None else str(text)[:200] for text in (source, target))
-        examples.append([text and text.encode(errors="backslashreplace").decode() for text in texts])
+        examples.append([text and text[:200] for text in (source, target)])
 
 
 def is_copy(source: str, target: str) -> bool:
@@ -92,18 +72,16 @@ class HeldOut:
 
     def __init__(self, config: DataConfig) -> None:
         sources = set[str]()
-        several_directions = len(config.directions) > 1  # either side then holds the same sentences
-        self._sentences = (sources, sources if several_directions else set[str]())
+        # Of several directions, either side holds the same sentences.
+        self._sentences = (sources, sources if len(config.directions) > 1 else set[str]())
         self._compared_sides = 1 if config.overlap == "source" else 2
         self.cut: set[Pair] = set()
 
     def add(self, pairs: list[Pair]) -> None:
-        """Hold out the sentences of pairs."""
         for side, sentences in enumerate(self._sentences):
             sentences.update(same_sentence(pair[side]) for pair in pairs)
 
     def add_cut(self, pairs: list[Pair]) -> None:
-        """Hold out pairs that were cut from train."""
         self.add(pairs)
         self.cut.update(pairs)
 
@@ -144,12 +122,12 @@ class FilteredRows:
     copies: list[Pair]  # among all rows that were not cut
 
 
+@dataclass(frozen=True)
 class RowFilter:
     """Check rows of train, in this process or in a worker."""
 
-    def __init__(self, config: DataConfig, held_out: HeldOut) -> None:
-        self.config = config
-        self.held_out = held_out
+    config: DataConfig
+    held_out: HeldOut
 
     def __call__(self, rows: Rows) -> FilteredRows:
         """Sort rows into those to keep, to drop and to leave to validation or test."""
@@ -171,13 +149,11 @@ class RowFilter:
         return FilteredRows(len(rows["source"]), table_of(pairs), keys, dropped, cut, copies)
 
 
-def clean(
-    rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts, *, in_order: InOrder = alone
-) -> Iterator[pa.Table]:
+def clean(rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts, *, in_order: InOrder = alone
+          ) -> Iterator[pa.Table]:
     """Yield the training pairs to keep, with single spaces. Count the others by cause.
 
     Rows that were cut for validation or test count neither as read nor as dropped.
-    in_order: runs the checks in this process or in workers, which does not change the result.
     """
     seen, unclaimed = Seen(), set(held_out.cut)
     for filtered in in_order(partial(RowFilter, config, held_out), rows.iter(READ_ROWS)):
@@ -217,7 +193,7 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
 
 
 def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
-    """Return `data.holdout` pairs of train, unchanged, as a split; none shares a sentence with `held_out`.
+    """Return `data.holdout` pairs of train, at most a tenth, unchanged, as a split; none shares a sentence with `held_out`.
 
     They have the smallest hashes, so the choice hardly depends on other pairs, and not on their order.
     """
@@ -233,17 +209,12 @@ def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str,
             if len(chosen) > 10 * config.holdout:
                 chosen = dict(heapq.nsmallest(config.holdout, chosen.items()))
                 largest = max(chosen)
-    count = min(config.holdout, int(candidates * HOLDOUT_SHARE), len(chosen))
-    if candidates and not chosen:
-        raise UserError(
-            f"data.train: each of {candidates} clean pairs shares a sentence with the split that is held out already. Set "
-            f"data.{split}, or, where many sources have one target, data.overlap=source")
+    count = min(config.holdout, int(candidates * 0.1), len(chosen))
     if not count:
         causes = f" ({rows.causes()})" if rows.dropped else ""
-        remedy = f"Add pairs, or set data.{split}" if candidates else "Correct the data, or name other columns or limits"
-        raise UserError(
-            f"data.train: {candidates:,} of {rows.read:,} rows are clean pairs{causes}, too few to cut a {split} split from. "
-            f"{remedy}")
+        raise UserError(f"data.train: {candidates:,} of {rows.read:,} rows are clean pairs{causes}, too few to cut a {split} "
+                        "split from, or all share a sentence with another split. Add pairs, name other columns or limits, set "
+                        f"data.{split}, or, where many sources have one target, data.overlap=source")
     counts.read = count
     counts.note = "cut from train" + (f", fewer than data.holdout={config.holdout}" if count < config.holdout else "")
     pairs = [pair for _, pair in heapq.nsmallest(count, chosen.items())]
@@ -252,20 +223,9 @@ def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str,
     return pairs
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a value is a string that UTF-8 can hold: JSON can spell half of a surrogate pair."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def missing_text(source: Any, target: Any) -> str:
+def missing_text(source: str | None, target: str | None) -> str:
     """Return why a row lacks text on a side; empty if it has text on both."""
-    if not is_text(source) or not is_text(target):
+    if source is None or target is None:
         return "missing or not text"
     return "" if source.strip() and target.strip() else "empty"
 
@@ -287,4 +247,5 @@ def _misshapen(pair: Pair, config: DataConfig) -> str:
     shorter, longer = sorted((len(source), len(target)))
     if longer > config.max_characters:
         return "too long"
-    return "length ratio" if (longer + RATIO_SLACK) / (shorter + RATIO_SLACK) > config.max_ratio else ""
+    ratio = (longer + 10) / (shorter + 10)  # so that short sentences are not dropped for a word
+    return "length ratio" if ratio > config.max_ratio else ""

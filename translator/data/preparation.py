@@ -6,9 +6,11 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -17,30 +19,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
+from filelock import FileLock
 
 from translator.config.options import DataConfig, TokenizerConfig
-from translator.data.cache import cache_key, cached_folder, checked_file, sha256_of
 from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut_split, table_of, with_text
-from translator.data.fingerprint import identity, is_local
-from translator.data.sources import SPLITS, TEXT, read, write_arrow
+from translator.data.sources import SPLITS, TEXT, identity, is_local, read, write_arrow
+from translator.data.text_files import require_file, sha256_of
+from translator.runtime.atomic_files import read_plain, sync, take_place
 from translator.runtime.errors import UserError
 from translator.runtime.process_pool import InOrder, alone, in_order
-from translator.text.sentence_splitter import split_sentences
-from translator.text.tokenizer import UNK_ID, Tokenizer, train_tokenizer
-from translator.text.vocabulary import narrow_target
+from translator.text.tokenizer import UNK_ID, Tokenizer, Tokenizers, narrow_target, train_tokenizer
+from translator.text.writing_systems import split_sentences
 
-# Most texts to train a tokenizer on: SentencePiece needs one or two GB for them.
-TOKENIZER_TEXTS = 1_000_000
-# Sources from which the fraction with several sentences is estimated.
-SAMPLED_SOURCES = 100_000
 # A worker takes seconds to start, in which this many pairs are prepared. The main process keeps up with this many workers.
 PAIRS_PER_WORKER, MOST_WORKERS = 500_000, 8
 TOO_LONG = "more tokens than train.batch_tokens, or than model.max_positions where positions are learned"
 
+# Part of every key of the cache. Raise the number when the content of its folders changes.
+FORMAT = [9, *(f"{package} {version(package)}" for package in ("datasets", "sentencepiece"))]
+SUMS = "SHA256SUMS"  # in each folder of the cache: the sums of its other files, as `sha256sum -c` reads them
 SIDES = ("source", "target")
-TOKENS = Features({
-    **TEXT, "source_ids": List(Value("int32")), "target_ids": List(Value("int32")), "source_length": Value("int32"),
-    "target_length": Value("int32")})
+TOKENS = Features({**TEXT, "source_ids": List(Value("int32")), "target_ids": List(Value("int32")),
+                   "source_length": Value("int32"), "target_length": Value("int32")})
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ class Corpus:
     report: dict[str, Any]
 
 
-def prepare(
-    config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, tokenizers: tuple[Tokenizer, Tokenizer] | None = None
-) -> Corpus:
+def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, tokenizers: Tokenizers | None = None
+            ) -> Corpus:
     """Read, clean and tokenise a dataset, or take it from the cache.
 
     tokenizers: use these, instead of training one on the training split.
@@ -66,15 +65,12 @@ def prepare(
     splits = _clean_splits(config)
     given = tokenizers and [[hashlib.sha256(side.model).hexdigest(), side.tag_ids] for side in tokenizers]
     trained = {name: value for name, value in dataclasses.asdict(tokenizer).items() if name != "sampling"}  # of training only
-    folder = cached_folder(
-        Path(config.cache), f"__tokens-{cache_key(splits.name, given or trained, max_tokens)}",
-        lambda new: _tokenise(
-            splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
-    if tokenizers is None:
-        source, target = (Tokenizer.load(checked_file(folder, f"{side}.model")) for side in SIDES)
-        target = source if target.model == source.model else target
-    else:
-        source, target = tokenizers
+    name = f"__tokens-{cache_key(splits.name, given or trained, max_tokens)}"
+    folder = cached_folder(Path(config.cache), name, lambda new: _tokenise(
+        splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
+    source, target = tokenizers or [Tokenizer.load(checked_file(folder, f"{side}.model")) for side in SIDES]
+    if tokenizers is None and target.model == source.model:
+        target = source
     train, validation, test = (_rows(folder, split) for split in SPLITS)
     return Corpus(train, validation, test, source, target, _load_report(folder))
 
@@ -101,15 +97,11 @@ def describe(report: dict[str, Any]) -> str:
 def describe_counts(counts: dict[str, Any]) -> str:
     """Return what was read, kept and dropped by cause."""
     causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
-    parts = [f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}"]
     unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
     copied = counts["copied"]["count"]
-    parts.append(f"{copied:,} copied from the source" if copied else "")
-    parts.append(f"{unknown:.2%} of the tokens are unknown" if unknown else "")
-    return "; ".join(filter(None, parts))
-
-
-# Cleaning
+    return "; ".join(filter(None, [
+        f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}",
+        copied and f"{copied:,} copied from the source", unknown and f"{unknown:.2%} of the tokens are unknown"]))
 
 
 def _clean_splits(config: DataConfig) -> Path:
@@ -136,8 +128,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
         counts["train"].note = "of the first window; the others are read as training comes to them"
     held_out, pairs = HeldOut(config), dict[str, list[Pair]]()
     for split in ("validation", "test"):
-        split_rows = rows[split]
-        if split_rows is not None:
+        if (split_rows := rows[split]) is not None:
             pairs[split] = list(with_text(split_rows, counts[split]))
             if not pairs[split]:
                 raise UserError(f"data.{split}: every row lacks text on a side")
@@ -150,11 +141,10 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
         write_arrow(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
     cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
     write_arrow(folder / "train.arrow", TEXT, cleaned)
-    if not counts["train"].kept:
-        raise UserError(
-            f"data.train: of {counts['train'].read:,} pairs none is left after cleaning: {counts['train'].causes()}")
+    if not (left := counts["train"]).kept:
+        raise UserError(f"data.train: of {left.read:,} pairs none is left after cleaning: {left.causes()}")
     digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
-    _save_report(folder, {"splits": {split: counts[split].to_json() for split in SPLITS}, "digests": digests})
+    _save_report(folder, {"splits": {split: vars(counts[split]) for split in SPLITS}, "digests": digests})
 
 
 def _workers(requested: int | None, pairs: int) -> InOrder:
@@ -163,10 +153,7 @@ def _workers(requested: int | None, pairs: int) -> InOrder:
     return partial(in_order, workers=max(1, min(requested or useful, pairs // READ_ROWS)), remedy="try data.workers=1")
 
 
-# Tokenising
-
-
-def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> Tokenizers:
     """Train the tokenizers of both sides on train.arrow of `splits`. Those of sources have a piece for each tag."""
     train = _rows(splits, "train")
     if config.joint:
@@ -175,9 +162,7 @@ def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]
     return train_tokenizer(_texts(train, "source"), config, tags), train_tokenizer(_texts(train, "target"), config)
 
 
-def _tokenise(
-    splits: Path, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int, folder: Path, workers: int | None
-) -> None:
+def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Path, workers: int | None) -> None:
     """Write every split of `splits` with its ids, and the tokenizers."""
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         tokenizer.save(folder / f"{side}.model")
@@ -186,13 +171,12 @@ def _tokenise(
         rows, counts, file = _rows(splits, split), Counts(**report["splits"][split]), folder / f"{split}.arrow"
         limit = max_tokens if split == "train" else None
         write_arrow(file, TOKENS, encode_rows(rows, tokenizers, limit, counts, in_order=_workers(workers, len(rows))))
-        report["splits"][split] = counts.to_json() | _token_statistics(Dataset.from_file(str(file)))
+        report["splits"][split] = vars(counts) | _token_statistics(Dataset.from_file(str(file)))
     if not report["splits"]["train"]["kept"]:
-        raise UserError(
-            f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and model.max_positions where "
-            "positions are learned")
+        raise UserError(f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and "
+                        "model.max_positions where positions are learned")
     lengths = Dataset.from_file(str(folder / "train.arrow")).with_format("numpy")["source_length"][:]
-    sampled = [len(split_sentences(text)) > 1 for text in _texts(_rows(splits, "train"), "source", most=SAMPLED_SOURCES)]
+    sampled = [len(split_sentences(text)) > 1 for text in _texts(_rows(splits, "train"), "source", most=100_000)]
     report["splits"]["train"] |= {
         "source_long": int(np.percentile(lengths, 99)), "source_several": sum(sampled) / max(1, len(sampled))}
     sums = "".join(sha256_of(folder / f"{split}.arrow") for split in SPLITS)
@@ -202,26 +186,23 @@ def _tokenise(
 
 def _token_statistics(rows: Dataset) -> dict[str, Any]:
     """Return, by side, the number of tokens, those of the longest text, and the fraction that is unknown."""
-    table = rows.data.table
-    tokens = {side: pc.sum(table[f"{side}_length"]).as_py() or 0 for side in SIDES}
-    longest = {side: pc.max(table[f"{side}_length"]).as_py() or 0 for side in SIDES}
-    unknown = dict.fromkeys(SIDES, 0)
-    for batch in table.to_batches():  # of the whole table, the ids might not fit into memory
-        for side in SIDES:
-            unknown[side] += pc.sum(pc.equal(pc.list_flatten(batch[f"{side}_ids"]), UNK_ID)).as_py() or 0
-    return {
-        **{f"{side}_tokens": tokens[side] for side in SIDES},
-        **{f"{side}_longest": longest[side] for side in SIDES},
-        **{f"{side}_unknown": unknown[side] / max(1, tokens[side]) for side in SIDES}}
+    table, statistics = rows.data.table, dict[str, Any]()
+    for side in SIDES:
+        lengths = table[f"{side}_length"]
+        ids = (pc.list_flatten(batch[f"{side}_ids"]) for batch in table.to_batches())  # all at once might not fit into memory
+        unknown = sum(int(np.count_nonzero(part.to_numpy() == UNK_ID)) for part in ids)
+        tokens = pc.sum(lengths).as_py() or 0
+        statistics |= {f"{side}_tokens": tokens, f"{side}_longest": pc.max(lengths).as_py() or 0,
+                       f"{side}_unknown": unknown / max(1, tokens)}
+    return statistics
 
 
+@dataclass(frozen=True)
 class Encoder:
-    """Tokenise rows, in this process or in a worker."""
+    """Tokenise rows, in this process or in a worker. Drop those with a side that is empty or longer than `max_tokens`."""
 
-    def __init__(self, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None) -> None:
-        """Drop rows with a side that is empty or longer than `max_tokens`; None: keep all."""
-        self.tokenizers = tokenizers
-        self.max_tokens = max_tokens
+    tokenizers: Tokenizers
+    max_tokens: int | None  # None: keep all rows
 
     def __call__(self, rows: Rows) -> tuple[pa.Table, list[tuple[str, str, str]]]:
         """Return the rows kept, with ids and lengths, and cause, source and target of those dropped."""
@@ -241,9 +222,8 @@ class Encoder:
         return table.filter(pa.array(~dropped)), list(compress(zip(causes.tolist(), *texts, strict=True), dropped))
 
 
-def encode_rows(
-    rows: Dataset, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None, counts: Counts, *, in_order: InOrder = alone
-) -> Iterator[pa.Table]:
+def encode_rows(rows: Dataset, tokenizers: Tokenizers, max_tokens: int | None, counts: Counts, *, in_order: InOrder = alone
+                ) -> Iterator[pa.Table]:
     """Yield the rows that `Encoder` keeps, as tables of `TOKENS`. Count the others."""
     for table, dropped in in_order(partial(Encoder, tokenizers, max_tokens), rows.iter(READ_ROWS)):
         counts.kept -= len(dropped)
@@ -252,15 +232,54 @@ def encode_rows(
         yield table
 
 
-def _texts(rows: Dataset, *columns: str, most: int = TOKENIZER_TEXTS) -> Iterator[str]:
-    """Yield the texts of columns; of more than `most`, evenly spaced ones."""
+def _texts(rows: Dataset, *columns: str, most: int = 1_000_000) -> Iterator[str]:
+    """Yield the texts of columns; of more than `most`, evenly spaced ones. For a million, SentencePiece needs one or two GB."""
     step = -(-len(rows) * len(columns) // most)
     for batch in rows.select(range(0, len(rows), max(1, step))).iter(READ_ROWS):
         for column in columns:
             yield from batch[column]
 
 
-# Files of the cache
+# The cache: folders that are complete or absent, made by one process at a time, and checked when they are read
+
+
+def cache_key(*determined_by: object) -> str:
+    """Return a key that differs if anything differs that determines a folder's content."""
+    return hashlib.sha256(json.dumps([FORMAT, *determined_by], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def cached_folder(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder `name` of the cache. If it is missing, one process lets `fill` write it, and others wait."""
+    folder, new = cache / name, cache / f".{name}.partial"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / f".{name}.lock"):
+        if not folder.is_dir():
+            shutil.rmtree(new, ignore_errors=True)
+            try:
+                new.mkdir()
+                fill(new)
+                files = sorted(filter(Path.is_file, new.iterdir()))
+                (new / SUMS).write_text("".join(f"{sha256_of(file)}  {file.name}\n" for file in files))
+                for file in (*files, new / SUMS):
+                    sync(file)
+                take_place(new, folder)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def checked_file(folder: Path, name: str) -> Path:
+    """Return the path of a file of a cached folder; UserError if it was damaged. Takes a second a GB."""
+    try:
+        require_file(folder / name)  # opening a FIFO would wait
+        if f"{sha256_of(folder / name)}  {name}" in read_plain(folder / SUMS).decode().splitlines():
+            return folder / name
+        reason = f"{name} is not what was written"
+    except (OSError, ValueError, UserError) as error:
+        reason = str(error)
+    raise UserError(f"{folder}: damaged: {reason}. Remove this folder; the next start rebuilds it")
 
 
 def _rows(folder: Path, split: str) -> Dataset:

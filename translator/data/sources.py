@@ -1,28 +1,53 @@
-"""Any translation dataset, in any supported form, as rows of a source and a target."""
+"""Any translation dataset, in any supported form, as rows of a source and a target, with a fingerprint.
+
+Local files are read anew each time, never from a cache.
+"""
 
 from __future__ import annotations
 
+import csv
 import itertools
+import logging
+import os
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import datasets
 import pyarrow as pa
 from datasets import Dataset, Features, Value
 from datasets.arrow_writer import ArrowWriter
+from datasets.packaged_modules.csv.csv import CsvConfig
 from datasets.table import InMemoryTable
+from huggingface_hub import DatasetCard, HfApi
+from huggingface_hub.utils import disable_progress_bars
 
 from translator.config.languages import tag_of
 from translator.config.options import DataConfig
 from translator.data.cleaning import READ_ROWS
-from translator.data.loading import as_user_error, load_path
-from translator.data.table_files import KINDS, read_table
-from translator.data.text_files import kind_of, read_lines
-from translator.runtime.errors import UserError
+from translator.data.table_files import KINDS, read_table, text_columns
+from translator.data.text_files import kind_of, read_lines, require_file, sha256_of
+from translator.runtime.errors import UserError, one_line
 
 SPLITS = ("train", "validation", "test")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
+# How `datasets` reads CSV and TSV of the hub without guessing: 007 stays 007, NA stays text, and a quotation mark in TSV is a
+# character. Columns after the first 1000 may be converted.
+CSV = {"keep_default_na": False, "converters": dict.fromkeys(range(1000), str)}
+TSV = CSV | {"quoting": csv.QUOTE_NONE}
+
+if not sys.stderr.isatty():
+    datasets.disable_progress_bars()
+    disable_progress_bars()
+# The readers log what they then raise. Nor must a folder's README be a dataset card.
+for name in ("datasets.packaged_modules", "huggingface_hub.repocard"):
+    logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def read(config: DataConfig, split: str) -> Dataset | None:
@@ -67,6 +92,41 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
             number += (start - number) // number * number
 
 
+def identity(config: DataConfig) -> list[Any]:
+    """Return the path and SHA-256 of each file that is read, or the commit of data on the hub. Takes about a second a GB."""
+    values = (config.train, config.validation, config.test)
+    if config.path is None:
+        files = [Path(file) for value in values for file in ((value,) if isinstance(value, str) else value or ())]
+    else:
+        path, names = _require_path(config), [value for value in values if isinstance(value, str)]
+        if not is_local(config):
+            try:
+                return [str(HfApi().dataset_info(path, revision=config.revision, timeout=10).sha)]
+            except Exception:  # the client raises many: no network, no such dataset, no access, switched off
+                with _as_user_error(f"data.path={path}"):  # the copies that `datasets` has
+                    return [_load_from_hub(config, name)._fingerprint for name in names]
+        if Path(config.cache).resolve() == Path(path).resolve():
+            raise UserError(f"data.cache={config.cache}: is data.path, and changes with every start. Name another folder")
+        with _as_user_error(f"data.path={path}"):
+            splits = _local_splits(config)
+        wanted = {part.partition("[")[0].strip() for name in names for part in name.split("+")}
+        files = sorted({file for name in (wanted if wanted <= splits.keys() else splits) for file in splits[name].files})
+    for file in files:
+        require_file(file)
+    with ThreadPoolExecutor() as pool:  # hashing releases the lock
+        return list(zip(map(str, files), pool.map(sha256_of, files), strict=True))
+
+
+def is_local(config: DataConfig) -> bool:
+    """Return whether the data are local files, which may change at any time."""
+    return config.path is None or Path(config.path).is_dir()
+
+
+def hub_id(path: str) -> str | None:
+    """Return `data.path` if it is a dataset's id on the hub; None for a folder, even one that is missing."""
+    return None if Path(path).exists() or path.startswith((".", "/", "~", "data/")) or path.count("/") > 1 else path
+
+
 def _in_windows(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
     """Yield tables of `rows` rows. The last also has the rest: of a single row, cleaning might leave nothing."""
     pending: pa.Table | None = None
@@ -88,7 +148,6 @@ def write_arrow(path: Path, features: Features, tables: Iterable[pa.Table]) -> N
 
 
 def _where(config: DataConfig, split: str) -> str:
-    """Return the options that name a split."""
     value = getattr(config, split)
     option = f"data.{split}={value if isinstance(value, str) else ','.join(value)}"
     return option if config.path is None else f"data.path={config.path} {option}"
@@ -98,15 +157,15 @@ def _tables(config: DataConfig, split: str) -> Iterator[pa.Table]:
     """Yield a split's rows as tables of strings with a column for each language."""
     value = getattr(config, split)
     names = list(dict.fromkeys(itertools.chain(*config.directions)))
-    streaming = split == "train" and config.window is not None
-    where = _where(config, split)
-    with as_user_error(where):
-        if config.path is not None:
-            yield from load_path(config, value, names, where, streaming=streaming)
-        elif isinstance(value, str):
-            yield from read_table(Path(value), names)
+    with _as_user_error(where := _where(config, split)):
+        if config.path is None:
+            yield from read_table(Path(value), names) if isinstance(value, str) else _read_pairs(value, where)
+        elif Path(_require_path(config)).is_dir():
+            splits = {name: partial(rows.tables, names, where) for name, rows in _local_splits(config).items()}
+            yield from _sliced(splits, value)
         else:
-            yield from _read_pairs(value, where)
+            streaming = split == "train" and config.window is not None
+            yield from _tables_of(_load_from_hub(config, value, streaming=streaming), names, where)
 
 
 def _in_directions(table: pa.Table, config: DataConfig) -> pa.Table:
@@ -124,16 +183,132 @@ def _in_directions(table: pa.Table, config: DataConfig) -> pa.Table:
 
 def _read_pairs(paths: Sequence[str], where: str) -> Iterator[pa.Table]:
     """Yield the lines of a file of sources and a file of targets; UserError where one has more lines than the other."""
-    if len(paths) != 2:
-        raise UserError(f"{where}: expected one file, or two as [SOURCES,TARGETS]")
-    for path in paths:
-        if kind_of(Path(path)) in KINDS:
-            raise UserError(f"{where}: {path} is a table. Name one table, or two text files with a sentence a line")
-    files = [read_lines(Path(path)) for path in paths]
-    counts = [0, 0]
+    if table := next((path for path in paths if kind_of(Path(path)) in KINDS), None):
+        raise UserError(f"{where}: {table} is a table. Name one table, or two text files with a sentence a line")
+    files, counts = [read_lines(Path(path)) for path in paths], [0, 0]
     while any(batch := [list(islice(file, READ_ROWS)) for file in files]):
         counts = [count + len(lines) for count, lines in zip(counts, batch, strict=True)]
         if counts[0] != counts[1]:
             counts = [count + sum(1 for _ in file) for count, file in zip(counts, files, strict=True)]
             raise UserError(f"{paths[0]} has {counts[0]:,} lines, {paths[1]} {counts[1]:,}: they must be pairs")
         yield pa.table([pa.array(lines, pa.string()) for lines in batch], ["source", "target"])
+
+
+@contextmanager
+def _as_user_error(where: str) -> Iterator[None]:
+    """Turn any error while data load into a UserError that begins with `where`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # each format and failure has its own type
+        cause = error.__cause__ or error
+        raise UserError(f"{where}: cannot be loaded: {one_line(str(cause))[:600]} ({type(cause).__name__})") from error
+
+
+def _require_path(config: DataConfig) -> str:
+    """Return `data.path`; UserError, before the hub is asked, if it can be neither a folder nor a hub id."""
+    path = config.path or ""
+    if not all(isinstance(split, str | None) for split in (config.train, config.validation, config.test)):
+        raise UserError(f"data.path={path}: its splits go by name. Set data.path=null to name files")
+    if Path(path).is_file():
+        raise UserError(f"data.path={path}: is a file. Set data.path=null data.train={path}")
+    if not Path(path).exists() and hub_id(path) is None:
+        hint = ". `make data` fetches the default data" if path.startswith("data/") else ""
+        raise UserError(f"data.path={path}: no such folder{hint}")
+    return path
+
+
+def _load_from_hub(config: DataConfig, split: str, *, streaming: bool = False) -> Any:
+    """Return a split of a dataset on the hub as a Dataset, or an IterableDataset. `datasets` caches every commit."""
+    path = config.path or ""
+    options: dict[str, Any] = {"name": config.config, "data_dir": config.folder, "revision": config.revision}
+    try:
+        reader = datasets.load_dataset_builder(path, **options).config
+        if isinstance(reader, CsvConfig):
+            options |= TSV if reader.sep == "\t" else CSV
+    except ValueError:  # no network: `datasets` finds a cached copy by the options that it was read with
+        for table_options in (CSV, TSV):
+            with suppress(ValueError, TypeError):
+                return datasets.load_dataset(path, split=split, streaming=streaming, **options, **table_options)
+    return datasets.load_dataset(path, split=split, streaming=streaming, **options)
+
+
+def _tables_of(rows: Any, names: Sequence[str], where: str) -> Iterator[pa.Table]:
+    """Yield the text columns of a Dataset or IterableDataset; its values are not decoded, so none can open a file."""
+    for table in rows.with_format("arrow").iter(READ_ROWS):
+        if any(name.startswith("__index_level_") for name in table.column_names):  # so pandas names a column without a name
+            raise UserError(f"{where}: its rows have more cells than its header")
+        yield text_columns(table, names, where)
+
+
+def _sliced(splits: Mapping[str, Callable[[], Iterator[pa.Table]]], value: str) -> Iterator[pa.Table]:
+    """Yield the tables of a split, or of slices such as train[:10%]+test."""
+    if value in splits:
+        yield from splits[value]()
+        return
+    lengths = {name: sum(map(len, tables())) if name in value else 0 for name, tables in splits.items()}
+    for part in datasets.ReadInstruction.from_spec(value).to_absolute(lengths):
+        start, end = part.from_, part.to
+        for table in splits[part.splitname]():
+            yield table.slice(max(0, start), max(0, end - max(0, start)))
+            start, end = start - len(table), end - len(table)
+
+
+class _Split(NamedTuple):
+    """A split of a local folder. tables: takes names of columns, and what begins error messages."""
+
+    files: list[Path]  # that hold its rows, or say how they are read
+    tables: Callable[[Sequence[str], str], Iterator[pa.Table]]
+
+
+def _local_splits(config: DataConfig) -> dict[str, _Split]:
+    """Return the splits of a local folder; UserError where it names files outside of it.
+
+    `datasets` finds the files, by their names or the folder's card, and reads those that are no `KINDS`.
+    """
+    path = Path(config.path or "")
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):  # `save_to_disk` wrote it
+        saved = datasets.load_from_disk(path)
+        by_name = {saved.split or "train": saved} if isinstance(saved, Dataset) else saved
+        splits = {}
+        for name, rows in by_name.items():
+            files = [Path(file["filename"]) for file in rows.cache_files]
+            described = [json for folder in {path, *(file.parent for file in files)} for json in folder.glob("*.json")]
+            splits[str(name)] = _Split([*files, *described], partial(_tables_of, rows))
+    else:
+        if (card := path / "README.md").is_file():
+            configs = str(DatasetCard.load(card).data.to_dict().get("configs"))
+            if "://" in configs:  # `datasets` would fetch it
+                raise _outside(path, one_line(configs)[:200])
+        with tempfile.TemporaryDirectory() as cache:
+            builder = datasets.load_dataset_builder(str(path), config.config, data_dir=config.folder, cache_dir=cache)
+        delimiter = builder.config.sep if isinstance(builder.config, CsvConfig) else ","
+        cards = [card for name in ("README.md", ".huggingface.yaml", "dataset_infos.json") if (card := path / name).is_file()]
+        splits = {}
+        for name, found in (builder.config.data_files or {}).items():
+            files = list(map(Path, found))
+            if all(kind_of(file) in KINDS for file in files):
+                splits[str(name)] = _Split([*files, *cards], partial(_tables_of_files, files, delimiter))
+            else:
+                rows = builder.as_streaming_dataset(split=name)
+                splits[str(name)] = _Split([*files, *cards], partial(_tables_of, rows))
+    roots = [_normal(path), path.resolve(), Path(path, config.folder or "").resolve()]  # the last may be a link
+    for file in (file for split in splits.values() for file in split.files):
+        if ":/" in str(file) or not any(_normal(file).is_relative_to(root) for root in roots):  # on the web, or elsewhere
+            raise _outside(path, file)
+    return splits
+
+
+def _normal(path: Path) -> Path:  # without .., with its links
+    return Path(os.path.normpath(path.absolute()))
+
+
+def _outside(path: Path, file: Path | str) -> UserError:
+    return UserError(f"data.path={path}: names {file}, which lies outside of this folder. Copy the file into it, or name it: "
+                     "data.path=null data.train=FILE")
+
+
+def _tables_of_files(files: Sequence[Path], delimiter: str, names: Sequence[str], where: str) -> Iterator[pa.Table]:
+    for file in files:
+        yield from read_table(file, names, delimiter)

@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from translator.data.cleaning import READ_ROWS, is_text
-from translator.data.text_files import kind_of, opened, read_lines, require_file
+from translator.data.cleaning import READ_ROWS
+from translator.data.text_files import kind_of, opened, read_lines
 from translator.runtime.console import log
 from translator.runtime.errors import UserError, one_line
 
 KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv")
 LONE_RETURN = "a carriage return inside the line. Remove it"
 csv.field_size_limit(sys.maxsize)  # a cell may hold a document
+_warn_once = cache(log)  # a stream reads a file again and again
 
 
 def read_table(path: Path, names: Sequence[str], delimiter: str = ",") -> Iterator[pa.Table]:
@@ -36,9 +37,6 @@ def read_table(path: Path, names: Sequence[str], delimiter: str = ",") -> Iterat
     kind = kind_of(path)
     if kind not in KINDS:
         raise UserError(f"{path}: expected {', '.join(KINDS)}, plain or .gz, or two text files as [SOURCES,TARGETS]")
-    require_file(path)
-    if not path.stat().st_size:
-        raise UserError(f"{path}: is empty")
     if kind == ".parquet":
         yield from _read_parquet(path, names)
     elif kind == ".csv":
@@ -50,10 +48,7 @@ def read_table(path: Path, names: Sequence[str], delimiter: str = ",") -> Iterat
 
 
 def text_columns(table: pa.Table, names: Sequence[str], where: Path | str) -> pa.Table:
-    """Return the columns `names` of a table, or these languages of its `translation` column, as strings.
-
-    Raise UserError, which begins with `where`, if a column is missing or holds no text.
-    """
+    """Return the columns `names`, or these languages of the `translation` column, as strings. `where` begins a UserError."""
     translation = table.schema.field("translation").type if "translation" in table.column_names else None
     languages = [field.name for field in translation] if translation and pa.types.is_struct(translation) else []
     if _are_languages(names, table.column_names, languages, where):
@@ -90,33 +85,29 @@ def _strings(column: pa.ChunkedArray, name: str, where: Path | str) -> pa.Chunke
 
 
 def _text_array(values: Sequence[Any]) -> pa.Array:
-    return pa.array([value if is_text(value) else None for value in values], pa.string())
-
-
-# CSV and TSV
+    """Return strings, with null for what is no text that UTF-8 can hold: JSON can spell half of a surrogate pair."""
+    texts = (isinstance(value, str) and value.encode(errors="ignore").decode() == value for value in values)
+    return pa.array([value if is_text else None for value, is_text in zip(values, texts, strict=True)], pa.string())
 
 
 def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[pa.Table]:
     """Yield tables of the numbered rows of a file with a header."""
     _, header = next(rows, (1, list[str]()))
     if not set(names) & set(header):
-        raise UserError(
-            f"{path}: its first line names neither {' nor '.join(names)}: {' | '.join(header)[:300]}. If that is data, add a "
-            "header line with the columns' names. Otherwise set data.source and data.target")
+        raise UserError(f"{path}: its first line names neither {' nor '.join(names)}: {' | '.join(header)[:300]}. If that is "
+                        "data, add a header line with the columns' names. Otherwise set data.source and data.target")
     _are_languages(names, header, (), path)
     for name in names:
         if header.count(name) > 1:
             raise UserError(f"{path}: its header names {name} twice. Rename one of the columns")
     places = [header.index(name) for name in names]
-
-    def chosen_cells(line: int, cells: list[str]) -> list[str]:
-        if len(cells) > len(header):
-            raise UserError(
-                f"{path}:{line}: has more cells than its header ({len(cells)}, not {len(header)}). Name every column in it")
-        return [cells[place] if place < len(cells) else "" for place in places]
-
-    while batch := list(itertools.starmap(chosen_cells, islice(rows, READ_ROWS))):
-        yield pa.table([pa.array(column, pa.string()) for column in zip(*batch, strict=True)], list(names))
+    while batch := list(islice(rows, READ_ROWS)):
+        for line, cells in batch:
+            if len(cells) > len(header):
+                raise UserError(
+                    f"{path}:{line}: has more cells than its header ({len(cells)}, not {len(header)}). Name every column in it")
+        columns = [[cells[place] if place < len(cells) else "" for _, cells in batch] for place in places]
+        yield pa.table([pa.array(column, pa.string()) for column in columns], list(names))
 
 
 def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -151,12 +142,6 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             f"Separate cells by {delimiter!r}, close the marks around each cell, and double those inside") from error
 
 
-_warn_once = cache(log)  # a stream reads a file again and again
-
-
-# JSON
-
-
 def _read_json(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
     """Yield tables of a file of objects. The first rows decide which columns there are."""
     rows = _json_objects(path)
@@ -172,31 +157,22 @@ def _read_json(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
 
 def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file: one a line, or all in one list."""
-    for number, row in _json_values(path):
-        if not isinstance(row, dict):
-            kind = "null" if row is None else type(row).__name__
-            raise UserError(f"{path}: row {number:,} is {kind} instead of an object. Remove it")
-        yield row
-
-
-def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
     lines = read_lines(path)
     first = next(lines, "")
-    number = 0
-    try:
-        if first.lstrip().startswith("["):
-            yield from enumerate(json.loads("\n".join([first, *lines])), start=1)
-            return
-        for number, line in enumerate(itertools.chain([first], lines), start=1):
-            if line.strip():
-                yield number, json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{max(number, error.lineno)}: not JSON at column {error.colno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
-        raise UserError(f"{path}:{max(number, 1)}: JSON cannot be read: {error}") from error
-
-
-# Parquet
+    in_list = first.lstrip().startswith("[")
+    texts = ["\n".join([first, *lines])] if in_list else itertools.chain([first], lines)
+    for number, text in ((number, text) for number, text in enumerate(texts, start=1) if text.strip()):
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}:{max(number, error.lineno)}: not JSON at column {error.colno}: {error.msg}") from error
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, lists within lists
+            raise UserError(f"{path}:{number}: JSON cannot be read: {error}") from error
+        for place, row in enumerate(value if in_list else [value], start=number):
+            if not isinstance(row, dict):
+                kind = "null" if row is None else type(row).__name__
+                raise UserError(f"{path}: row {place:,} is {kind} instead of an object. Remove it")
+            yield row
 
 
 def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:

@@ -19,7 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from translator import __version__
 from translator.config.commands import ExportConfig
 from translator.config.options import DataConfig
-from translator.data.loading import hub_id
+from translator.data.sources import hub_id
 from translator.export.decoding import Decoding
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run

@@ -20,8 +20,7 @@ from translator.model.transformer import Transformer
 from translator.pretrained.huggingface import weight_names, with_channels_in_order
 from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
-from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from translator.text.vocabulary import is_narrow
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer, is_narrow
 
 # By model.norm and model.positions. Among encoder-decoders with plain attention, only these normalise nothing else.
 ARCHITECTURES: dict[tuple[str, str], Any] = {

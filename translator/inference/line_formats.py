@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from translator.data.file_signatures import other_content
+from translator.data.text_files import other_content
 from translator.inference.details import Details
 from translator.inference.translation import Given, Request, Translation, decoded
 from translator.runtime.errors import UserError

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from translator.text.sentence_splitter import split_sentences
+from translator.text.writing_systems import split_sentences
 
 # Warn if an output has less than this share of the expected tokens; sources with fewer tokens vary too much.
 SHORT, LEAST_TOKENS = 0.4, 10

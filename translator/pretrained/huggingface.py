@@ -16,8 +16,7 @@ from translator.config.building import build
 from translator.config.options import ModelConfig, RunConfig, TokenizerConfig
 from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
-from translator.text.tokenizer import BOS_ID, Tokenizer
-from translator.text.vocabulary import ModelProto, Piece
+from translator.text.tokenizer import BOS_ID, ModelProto, Piece, Tokenizer
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 # Options that config.json may hold, with the only value that can be converted.

@@ -1,4 +1,1 @@
-"""Text as tokens and sentences, in any script.
-
-Begin with `tokenizer`.
-"""
+"""Text as tokens and sentences, in any script: begin with `tokenizer`."""

@@ -6,9 +6,11 @@ import io
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece as spm
+from sentencepiece import sentencepiece_model_pb2
 
 from translator.config.languages import is_tag
 from translator.config.options import TokenizerConfig
@@ -17,32 +19,22 @@ from translator.runtime.errors import UserError
 from translator.text.writing_systems import goes_on, is_unspaced
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
-# How SentencePiece writes the space before a word.
-WORD_START = "▁"
+WORD_START = "▁"  # how SentencePiece writes the space before a word
 
-# Segmentations of a text that subword regularisation chooses among.
-SAMPLED_BEST = 32
-# Bytes of a text that a vocabulary is learned from. SentencePiece's own limit of 4,192 would silently drop long texts.
-LONGEST_TEXT = 2**30
-# Texts in a list from which SentencePiece's threads pay: starting them takes as long as thirty sentences.
-THREADS_PAY_FROM = 256
+ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]  # made on import
+Piece = ModelProto.SentencePiece
 
 
 class Tokenizer:
     """One SentencePiece model (Kudo and Richardson 2018, https://arxiv.org/abs/1808.06226). Ids of a text end in `EOS_ID`."""
 
     def __init__(self, model: bytes, tag: str | None = None) -> None:
-        """Load the bytes of a SentencePiece model; UserError unless it has the special ids of this project.
-
-        tag: a piece that every text's ids begin with, such as the language tag of a multilingual model.
-        """
+        """Load a SentencePiece model with the special ids of this project. tag: a piece that every text's ids begin with."""
         self.model = model
         try:
             self._processor = processor = spm.SentencePieceProcessor(model_proto=model)
             pieces = self.pieces(range(len(self)))
-        except UnicodeDecodeError as error:
-            raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
-        except (RuntimeError, OSError) as error:
+        except (RuntimeError, OSError, UnicodeDecodeError) as error:
             raise UserError("not a SentencePiece model") from error
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
@@ -80,7 +72,7 @@ class Tokenizer:
         return goes_on(before, "a" if self._processor.is_byte(piece) else after)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        few = len(texts) < THREADS_PAY_FROM
+        few = len(texts) < 256  # starting threads takes as long as thirty sentences
         encoded = map(self._processor.encode, texts) if few else self._processor.encode(list(texts))
         return [self._with_foreign(text, ids) for text, ids in zip(texts, encoded, strict=True)]
 
@@ -92,7 +84,7 @@ class Tokenizer:
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Return ids like `encode`, but of a random segmentation of each text, determined by `seed`.
 
-        Subword regularisation (Kudo 2018, https://arxiv.org/abs/1804.10959, section 3.2): one of the `SAMPLED_BEST` best
+        Subword regularisation (Kudo 2018, https://arxiv.org/abs/1804.10959, section 3.2): one of the 32 best
         segmentations, with probability proportional to its own to the power `alpha`. Only unigram models rank them.
         """
         # SentencePiece can sample, but mixes the thread's address into its seed: no two processes agree.
@@ -100,7 +92,7 @@ class Tokenizer:
         return [[*self.tag_ids, *self._sampled(text, alpha, rng), EOS_ID] for text in texts]
 
     def _sampled(self, text: str, alpha: float, rng: np.random.Generator) -> list[int]:
-        candidates = self._processor.nbest_encode(text, nbest_size=SAMPLED_BEST)
+        candidates = self._processor.nbest_encode(text, nbest_size=32)
         best = candidates[0]
         if self._foreign and UNK_ID in best:  # a piece that no segmentation knows
             return self._with_foreign(text, best)
@@ -124,7 +116,6 @@ class Tokenizer:
 
     @property
     def has_tags(self) -> bool:
-        """Whether texts may begin with a tag."""
         return bool(self._marks)
 
     def count_tags(self, ids: Sequence[int]) -> int:
@@ -143,7 +134,6 @@ class Tokenizer:
         return [piece.surface for piece in self._processor.decode(list(ids), return_type="proto").pieces]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the piece of each id."""
         return [self._processor.id_to_piece(i) for i in ids]
 
     def ids_of(self, pieces: Sequence[str]) -> list[int]:
@@ -156,7 +146,6 @@ class Tokenizer:
         return mine == others
 
     def save(self, path: Path) -> None:
-        """Write the SentencePiece model."""
         path.write_bytes(self.model)
 
     @classmethod
@@ -164,10 +153,11 @@ class Tokenizer:
         """Load a SentencePiece model; UserError if the file is missing or is none."""
         try:
             return cls(read_plain(path), tag)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-        except UserError as error:
+        except (OSError, UserError) as error:
             raise UserError(f"{path}: {error}") from error
+
+
+Tokenizers = tuple[Tokenizer, Tokenizer]  # of sources and targets
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequence[str] = ()) -> Tokenizer:
@@ -181,11 +171,44 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequ
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
             vocab_size=config.vocab_size, hard_vocab_limit=False, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
-            user_defined_symbols=list(symbols),
-            pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
-            num_threads=2, minloglevel=2, max_sentence_length=LONGEST_TEXT)
+            user_defined_symbols=list(symbols), pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
+            num_threads=2, minloglevel=2, max_sentence_length=2**30)  # by default, texts of 4,192 bytes are dropped silently
     except RuntimeError as error:
-        raise UserError(
-            f"tokenizer.vocab_size={config.vocab_size}: SentencePiece cannot train on this text: {error}. Try another size"
-        ) from error
+        raise UserError(f"tokenizer.vocab_size={config.vocab_size}: SentencePiece cannot train on this text: {error}. "
+                        "Try another size") from error
     return Tokenizer(model.getvalue())
+
+
+def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> Tokenizers:
+    """Return the joint vocabulary, reordered, and the beginning of it that segments `targets` as all of it does.
+
+    Both sides share ids and embeddings, but the output layer spends nothing on pieces that no target holds. The second also
+    holds all bytes and single characters, so it can spell what the whole vocabulary can. Frequent pieces come first, as
+    `translator.training.loss.draw` needs them. For unigram models. subword-nmt too advises to segment each side into its
+    own pieces only (https://github.com/rsennrich/subword-nmt, --vocabulary).
+    """
+    proto = ModelProto.FromString(joint.model)
+    used = np.zeros(len(joint), int)
+    texts = iter(targets)
+    while batch := list(itertools.islice(texts, 10_000)):
+        used += np.bincount(np.concatenate(joint.encode(batch)), minlength=len(joint))
+    used[: EOS_ID + 1] = used.max() + 1  # special ids stay first
+    kept = (used > 0) | [piece.type == Piece.BYTE or len(piece.piece) == 1 for piece in proto.pieces]
+    order = np.lexsort((-used, ~kept))  # stable
+    return _with_pieces(proto, order), _with_pieces(proto, order[: kept.sum()])
+
+
+def is_narrow(source: Tokenizer, target: Tokenizer) -> bool:
+    """Return whether the target's pieces are the source's first ones, or both are one object, not two equal vocabularies."""
+    own = range(len(target))
+    return source is target or (len(target) < len(source) and source.pieces(own) == target.pieces(own))
+
+
+def _with_pieces(model: Any, numbers: Iterable[int]) -> Tokenizer:
+    """Return a SentencePiece model with only these of its pieces, in this order."""
+    proto = ModelProto()
+    proto.CopyFrom(model)
+    del proto.pieces[:]
+    proto.pieces.extend(model.pieces[number] for number in numbers)
+    proto.trainer_spec.vocab_size = len(proto.pieces)
+    return Tokenizer(proto.SerializeToString())

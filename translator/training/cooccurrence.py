@@ -16,7 +16,7 @@ from torch import Tensor
 
 from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
-from translator.text.vocabulary import is_narrow
+from translator.text.tokenizer import is_narrow
 
 # Most co-occurrences, and most pairs, that are counted: larger corpora are sampled.
 MOST_COUNTED, MOST_PAIRS = 20_000_000, 1_000_000

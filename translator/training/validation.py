@@ -40,7 +40,7 @@ class Validator:
         if model.config.positions == "learned" and longest > model.config.max_positions:
             raise UserError(f"data.validation: a sentence has {longest:,} tokens, more than "
                             f"model.max_positions={model.config.max_positions:,}. Raise that, or remove the sentence.")
-        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0, any_length=True)
+        self.batches = BatchSource(corpus.validation, tokenizers, max_tokens=max_tokens, seed=0)
         lengths = zip(corpus.validation["source_length"], corpus.validation["target_length"], strict=True)
         self._drawn = next((i for i, pair in enumerate(lengths) if max(pair) <= 100), None)  # a larger picture is too large
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from types import SimpleNamespace
 from typing import get_type_hints
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.configurations import composed, run_config
 from tests.support.paths import ROOT
-from translator.config.building import build, corpus_name, from_hydra, read_yaml, to_yaml
+from translator.config.building import build, from_hydra, read_yaml, run_name, to_yaml
 from translator.config.commands import (
     EvaluateConfig,
     ExportConfig,
@@ -244,6 +245,7 @@ def test_a_run_is_named_by_its_data(overrides, name):
 
 @given(st.text(min_size=1))
 def test_any_file_gives_a_valid_name(train):
-    name = corpus_name("files", None, train, [])
+    data, choices = SimpleNamespace(path=None, train=train, source="en", target="de"), SimpleNamespace(data="files", model="x")
+    name = run_name(data, choices, []).removesuffix("-en-de-x")
     assert re.fullmatch(r"files(-[\w.-]{1,40})?", name)
     assert name[-1] not in "-."

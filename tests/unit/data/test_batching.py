@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.support.corpora import PAIRS
 from tests.support.paths import SHARED_DATASETS
 from translator.data.batching import Batch, BatchSource, collate, plan_batches
-from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
@@ -75,11 +74,6 @@ def test_padding_of_real_sentences_stays_under_five_percent():
     assert padding_of(plan, source, target) < 0.05
 
 
-def test_a_sentence_longer_than_the_budget_is_named():
-    with pytest.raises(UserError, match="sentence 2"):
-        plan_batches(np.array([3, 50]), np.array([3, 4]), max_tokens=40, seed=1, epoch=0)
-
-
 def test_collate_shifts_pads_and_counts():
     batch = collate([[5, 6, EOS_ID], [7, EOS_ID]], [[8, EOS_ID], [9, 10, 11, EOS_ID]])
     assert batch.source.tolist() == [[5, 6, EOS_ID], [7, EOS_ID, PAD_ID]]
@@ -131,19 +125,9 @@ def test_batches_by_size(tokenizer):
     assert [batch.source.numel() + batch.target_out.numel() for batch in found] == expected
 
 
-def test_a_dataset_with_a_sentence_past_the_budget_is_refused(tokenizer):
-    ids = [[5] * 49 + [EOS_ID], [5, EOS_ID]]
-    columns = {"source": ["long", "short"], "target": ["long", "short"], "source_ids": ids, "target_ids": [ids[1]] * 2}
-    dataset = Dataset.from_dict(columns | {"source_length": [50, 2], "target_length": [2, 2]})
-    for sampling in (0.0, 0.1):
-        source = BatchSource(dataset, (tokenizer, tokenizer), max_tokens=40, seed=1, sampling=sampling)
-        with pytest.raises(UserError, match=r"train.batch_tokens=40: sentence 1 "):
-            source.plan(0)
-
-
 def test_a_sentence_past_the_budget_may_have_a_batch_to_itself():
     lengths = np.array([3, 50, 4, 60, 5, 3])
-    plan = plan_batches(lengths, lengths[::-1].copy(), max_tokens=40, seed=1, epoch=0, any_length=True)
+    plan = plan_batches(lengths, lengths[::-1].copy(), max_tokens=40, seed=1, epoch=0)
     assert sorted(np.concatenate(plan).tolist()) == list(range(6))
     longest = np.maximum(lengths, lengths[::-1])
     assert all(len(rows) == 1 or len(rows) * longest[rows].max() <= 40 for rows in plan)

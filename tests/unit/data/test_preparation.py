@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import lzma
 import os
 import re
 import shutil
@@ -32,12 +33,9 @@ from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, prep
 from tests.support.paths import ROOT, SHARED_DATASETS
 from translator.config.options import DataConfig
 from translator.data import preparation as data
-from translator.data.cache import cached_folder
 from translator.data.cleaning import EXAMPLES, same_sentence
-from translator.data.fingerprint import identity
-from translator.data.loading import hub_id
-from translator.data.preparation import TOO_LONG, describe, load_split, prepare
-from translator.data.sources import SPLITS, read, windows
+from translator.data.preparation import TOO_LONG, cached_folder, describe, load_split, prepare
+from translator.data.sources import SPLITS, hub_id, identity, read, windows
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID
 
@@ -200,6 +198,22 @@ def test_local_folders(tmp_path):
     assert pairs_of(read(data_config(tmp_path, train="train[50%:]", path=str(saved)), "train")) == PAIRS[96:]
 
 
+@pytest.mark.parametrize("suffix", ["arrow", "jsonl.xz"])
+def test_a_folder_of_files_that_datasets_reads_natively(tmp_path, suffix):
+    file = tmp_path / "data" / f"train.{suffix}"
+    file.parent.mkdir()
+    for pairs in (PAIRS[:20], PAIRS):
+        rows = pa.Table.from_pylist(flat_rows(pairs))
+        if suffix == "arrow":
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_table(rows)
+        else:
+            file.write_bytes(lzma.compress(json_lines(tmp_path / "plain", flat_rows(pairs)).read_bytes()))
+        for split, expected in (("train", pairs), ("train[-5:]", pairs[-5:])):
+            assert pairs_of(read(data_config(tmp_path, path=str(file.parent), train=split), "train")) == expected
+    assert not list(Path(datasets.config.HF_DATASETS_CACHE).iterdir())
+
+
 @pytest.mark.parametrize("cache", ["cache", "data/cache", "."])
 def test_data_that_change_are_noticed_wherever_the_cache_lies_and_whatever_links_lead_there(tmp_path, cache):
     for name, pairs in (("one", PAIRS[:90]), ("two", PAIRS[90:180])):
@@ -319,16 +333,16 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "only numbers": ({"train": "numbers.jsonl"}, ["0 of 30 rows are clean pairs (30 missing or not text)"]),
     "no text": ({"train": "blank.tsv"}, ["0 of 30 rows are clean pairs (30 empty)", "too few"]),
     "some numbers": ({"train": "mixed.jsonl"}, ["0 of 30 rows are clean pairs", "15 missing or not text", "15 empty"]),
-    "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 clean pairs", "data.validation", "data.overlap=source"]),
+    "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 of 60 rows", "data.validation", "data.overlap=source"]),
     "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
     "nothing left": (
         {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "none is left", "192 overlap"]),
     "unequal lengths": ({"train": ["two.txt", "three.txt"]}, ["two.txt", "2", "three.txt", "3"]),
-    "one text file": ({"train": ["two.txt"]}, ["two.txt", "[SOURCES,TARGETS]"]),
+    "one text file": ({"train": ["two.txt"]}, ["data.train", "two.txt", "at least 2 items"]),
     "a file as path": ({"path": "good.tsv", "train": "train"}, ["good.tsv", "data.path=null"]),
     "no such local folder": ({"path": "./nowhere", "train": "train"}, ["./nowhere", "no such folder"]),
     "no such split": ({"path": "folder", "train": "dev"}, ["dev", "train"]),
-    "no such folder within": ({"path": "folder", "folder": "sub", "train": "train"}, ["data.folder=sub"]),
+    "no such folder within": ({"path": "folder", "folder": "sub", "train": "train"}, ["folder/sub doesn't contain"]),
     "files with a path": ({"path": "folder", "train": ["a", "b"]}, ["data.path", "data.path=null"]),
     "empty folder": ({"path": "void", "train": "train"}, ["void"]),
     "a cache that is the data": ({"path": "cache", "train": "train"}, ["data.cache", "is data.path"]),

@@ -48,8 +48,7 @@ from translator.runtime.errors import UserError
 from translator.search.forced import rate
 from translator.search.hypothesis import length_limits
 from translator.search.scoring import length_penalty
-from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, train_tokenizer
-from translator.text.vocabulary import narrow_target
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, narrow_target, train_tokenizer
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 GREEDY = search_config(beam_size=1, max_length_ratio=0, max_length_extra=20)

@@ -21,8 +21,7 @@ from translator.runs.tensorboard import read_history
 from translator.runtime import atomic_files as files
 from translator.runtime.atomic_files import load_tensors, read_plain, save_tensors
 from translator.runtime.errors import UserError
-from translator.text.tokenizer import Tokenizer, train_tokenizer
-from translator.text.vocabulary import ModelProto
+from translator.text.tokenizer import ModelProto, Tokenizer, train_tokenizer
 
 
 @pytest.fixture

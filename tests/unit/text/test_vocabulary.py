@@ -16,8 +16,7 @@ from tests.support.models import random_model
 from tests.support.table_models import search
 from translator.model.transformer import Transformer
 from translator.pretrained import load_pretrained
-from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, train_tokenizer
-from translator.text.vocabulary import is_narrow, narrow_target
+from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer, is_narrow, narrow_target, train_tokenizer
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
 TAGS = (">>de<<", ">>en<<")

@@ -14,8 +14,7 @@ from tests.support.configurations import model_config, tokenizer_config
 from translator.data.preparation import Corpus
 from translator.model.transformer import Transformer
 from translator.model.weights import weights_of
-from translator.text.tokenizer import WORD_START, Tokenizer, train_tokenizer
-from translator.text.vocabulary import narrow_target
+from translator.text.tokenizer import WORD_START, Tokenizer, narrow_target, train_tokenizer
 from translator.training import cooccurrence
 from translator.training.cooccurrence import embed_by_cooccurrence
 

@@ -12,7 +12,7 @@ from tests.support.configurations import search_config
 from translator import search as searching
 from translator.config.options import SearchConfig
 from translator.model.active_hypotheses import OpenRows
-from translator.search import Demands, Hypothesis, SearchOptions
+from translator.search import Demands, Hypothesis
 from translator.search.engine import Model
 from translator.text.tokenizer import BOS_ID, EOS_ID
 
@@ -83,7 +83,7 @@ def constant_toy(**logits: float) -> Toy:
 
 def search(model: Model, source: Tensor, config: SearchConfig, demands: Demands | None = None) -> list[list[Hypothesis]]:
     """Search by the user's options."""
-    return searching.search(model, source, SearchOptions.from_config(config), demands)
+    return searching.search(model, source, config, demands)
 
 
 def toy_config(**changes: object) -> SearchConfig:

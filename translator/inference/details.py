@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from translator.search import SearchOptions
+from translator.config.options import SearchConfig
 from translator.search.forced import Rating
 from translator.search.hypothesis import Ids
 from translator.search.scoring import coverage_penalty, length_penalty
@@ -27,7 +27,7 @@ class Details:
 
 def collect_details(
     rated: Iterable[tuple[tuple[Ids, Ids], Rating]], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
-    options: SearchOptions,
+    options: SearchConfig,
 ) -> Details:
     """Collect the details of a text from each sentence's ids, its translation's, both with EOS, and their rating."""
     details = Details()

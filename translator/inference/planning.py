@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from translator.config.languages import split_tag, tag_of
-from translator.config.options import MOST_DEMANDED, MOST_PHRASES
-from translator.inference.options import PlanningOptions
-from translator.inference.terminology import Terminology
+from translator.config.options import MOST_DEMANDED, MOST_PHRASES, SearchConfig
 from translator.inference.translation import Request, decoded
+from translator.runtime.atomic_files import read_plain
+from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, split_clauses, split_sentences, whole_words
 
@@ -64,6 +64,41 @@ class Unit:
 NOTHING = Unit([EOS_ID], "", [], ())
 
 
+class Terminology:
+    """Source terms and their required translations."""
+
+    def __init__(self, pairs: dict[str, str]) -> None:
+        self.pairs = {normal(source): target for source, target in pairs.items()}
+        self._pattern = whole_words(*pairs) if pairs else None
+
+    @classmethod
+    def load(cls, path: Path) -> Terminology:
+        """Read a file of tab-separated lines; UserError names the line that is not a pair."""
+        pairs: dict[str, str] = {}
+        try:
+            lines = read_plain(path).decode("utf-8-sig").split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"search.terminology={path}: {error}") from error
+        for number, line in enumerate(lines, 1):
+            terms = [term.strip() for term in line.split("\t")]
+            if not line.strip():
+                continue
+            if len(terms) != 2 or not all(terms):
+                raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term.")
+            source, target = normal(terms[0]), terms[1]
+            if pairs.setdefault(source, target) != target:
+                first = pairs[source]
+                raise UserError(f"{path}, line {number}: {source}: duplicate term (first defined as {first}). Remove one.")
+        if not pairs:
+            raise UserError(f"search.terminology={path}: holds no terms. Write a source term, a tab and a target term a line.")
+        return cls(pairs)
+
+    def required(self, source: str) -> list[str]:
+        """Return the target terms that a translation of `source` must hold, each once."""
+        terms = self._pattern.findall(normal(source)) if self._pattern else []
+        return list(dict.fromkeys(self.pairs[term] for term in terms))
+
+
 class Refusal(Exception):
     """Why a text cannot be translated as asked."""
 
@@ -81,14 +116,14 @@ class Planner:
         self.positions = positions
         self._terminologies: dict[str, Terminology] = {}
 
-    def plan(self, request: Request, options: PlanningOptions) -> list[Unit] | str:
+    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
         """Return the units to search, `NOTHING` for a text without words, or why the text is refused."""
         try:
             return list(self._units(request, options))
         except Refusal as reason:
             return f"{reason}; not translated"
 
-    def split_tag(self, text: str, options: PlanningOptions) -> tuple[str, str]:
+    def split_tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
         """Return the tag of the language wanted, by the text itself or else by the options; and the text without it."""
         tag, rest = split_tag(text)
         if tag.rstrip() in self.source_tokenizer.tags:
@@ -103,12 +138,15 @@ class Planner:
         return "" if tag.rstrip() in tags else (
             f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
 
-    def longest_source(self, options: PlanningOptions) -> int:
+    def longest_source(self, options: SearchConfig) -> int:
         """Return the most tokens of a source: those allowed, within learned positions."""
         return options.max_source_tokens if self.positions is None else min(options.max_source_tokens, self.positions)
 
-    def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
-        tag, text = self.split_tag(_decode(request.text), options)
+    def _units(self, request: Request, options: SearchConfig) -> Iterator[Unit]:
+        try:
+            tag, text = self.split_tag(decoded(request.text), options)
+        except ValueError as error:
+            raise Refusal(str(error)) from error
         if not text.strip():
             yield NOTHING
             return
@@ -124,7 +162,7 @@ class Planner:
             [ids], [prefix_ids] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([beginning])
             yield self._unit(ids, sentence, prefix_ids[:-1], required, options)
 
-    def _sentences(self, text: str, tag: str, options: PlanningOptions) -> list[str]:
+    def _sentences(self, text: str, tag: str, options: SearchConfig) -> list[str]:
         """Return the parts of a text to translate one by one."""
         seen = self.statistics
         longest, several = seen.longest_source or math.inf, seen.several_sentences or 0.0
@@ -140,12 +178,14 @@ class Planner:
             part for sentence in split_sentences(text)
             for part in split_clauses(sentence, lambda part: length(part) <= limit)]
 
-    def _unit(
-        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: PlanningOptions
-    ) -> Unit:
+    def _unit(self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: SearchConfig) -> Unit:
         if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # only invisible characters
             return NOTHING
-        terms = self._terms(sentence, options.terminology)
+        terms: list[str] = []
+        if file := options.terminology:  # read once
+            if file not in self._terminologies:
+                self._terminologies[file] = Terminology.load(Path(file))
+            terms = self._terminologies[file].required(sentence)
         self._require_possible(terms, "", options)
         limit = self.longest_source(options)
         if len(ids) > limit:
@@ -157,9 +197,9 @@ class Planner:
             raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")
         return unit
 
-    def _require_possible(self, required: Sequence[str], prefix: str, options: PlanningOptions) -> None:
+    def _require_possible(self, required: Sequence[str], prefix: str, options: SearchConfig) -> None:
         """Refuse what no translation can hold."""
-        if required and not options.plain_beam:
+        if required and (options.sampling or options.groups > 1 or options.keep_places):
             raise Refusal(
                 "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
                 "search.keep_places")
@@ -174,18 +214,3 @@ class Planner:
                 raise Refusal(f"{text!r} holds characters that the vocabulary lacks")
             if text and options.banned and whole_words(*options.banned).search(normal(text)):
                 raise Refusal(f"must hold {text!r}, which is banned")
-
-    def _terms(self, sentence: str, file: str | None) -> list[str]:
-        """Return the target terms of a sentence, by a terminology file that is read once."""
-        if not file:
-            return []
-        if file not in self._terminologies:
-            self._terminologies[file] = Terminology.load(Path(file))
-        return self._terminologies[file].required(sentence)
-
-
-def _decode(text: str | bytes) -> str:
-    try:
-        return decoded(text)
-    except ValueError as error:
-        raise Refusal(str(error)) from error

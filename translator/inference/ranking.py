@@ -1,23 +1,29 @@
-"""From the outputs of a search to a ranked translation."""
+"""From the outputs of a search to a ranked translation, with warnings of what it may lack."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
 
 import torch
 
-from translator.inference.options import RankingOptions
-from translator.inference.translation import ONLY_EMPTY, Translation, join
+from translator.config.options import SearchConfig
+from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.metrics.sentences import SentenceMetric, pairwise_scores
 from translator.search.hypothesis import Hypothesis, Ids
 from translator.text.tokenizer import EOS_ID
-from translator.text.writing_systems import normal, whole_words
+from translator.text.writing_systems import normal, rejoined, split_sentences, whole_words
+
+# Warn if an output has less than this share of the expected tokens; sources with fewer tokens vary too much.
+SHORT, LEAST_TOKENS = 0.4, 10
+# Digits with what groups them: 25.50, 1,000, 7:30.
+NUMBER = re.compile(r"\d+(?:[.,:'\u00a0\u202f]\d+)*")
 
 
-def rank(source: Ids, texts: Sequence[str], hypotheses: Sequence[Hypothesis], options: RankingOptions) -> Translation:
+def rank(source: Ids, texts: Sequence[str], hypotheses: Sequence[Hypothesis], options: SearchConfig) -> Translation:
     """Rank hypotheses and their texts, both best first by score."""
     if not hypotheses:
         return Translation(refused="no translation keeps to all that was asked for; not translated")
@@ -29,7 +35,7 @@ def rank(source: Ids, texts: Sequence[str], hypotheses: Sequence[Hypothesis], op
         best_of_text.setdefault(text, hypothesis)
     if options.mbr:
         pairs = [(text, best_of_text[text]) for text in by_expected_score([text for text, _ in pairs], options.mbr)]
-    elif options.distinct:
+    elif not options.sampling:
         pairs = list(best_of_text.items())
     ranked_texts, ranked = zip(*pairs, strict=True)
     return Translation(ranked_texts, ranked, pairs=((source, [*ranked[0].ids, EOS_ID]),))
@@ -56,16 +62,54 @@ def without_phrases(banned: re.Pattern[str], translation: Translation) -> Transl
 
 
 def join_allowed(sentences: Sequence[Translation], banned: Sequence[str]) -> Translation:
-    """Join the translations of a text's sentences; refused if that creates a banned phrase between two of them."""
-    translation = join(sentences)
-    if not banned or translation.sentences == 1:
-        return translation
-    allowed = without_phrases(whole_words(*banned), translation)
-    if allowed.texts[:1] != translation.texts[:1]:
+    """Join the translations of a text's sentences: the best of each, then the second best of each, and so on.
+
+    Refused if that creates a banned phrase between two of them.
+    """
+    if len(sentences) == 1:
+        return sentences[0]
+    if refused := next((sentence.refused for sentence in sentences if sentence.refused), ""):
+        return Translation(refused=refused)
+    texts, hypotheses = [], []
+    for place in range(max(len(sentence.texts) for sentence in sentences)):
+        texts.append(rejoined([sentence.texts[min(place, len(sentence.texts) - 1)] for sentence in sentences]))
+        hypotheses.append(_sum([
+            sentence.hypotheses[min(place, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
+    pairs, warnings = (tuple(itertools.chain(*each)) for each in zip(*((s.pairs, s.warnings) for s in sentences), strict=True))
+    joined = Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs, warnings=warnings)
+    allowed = without_phrases(whole_words(*banned), joined) if banned else joined
+    if allowed.texts[:1] != joined.texts[:1]:
         return Translation(refused="its sentences hold a banned phrase where two of them meet; not translated")
     return allowed
+
+
+def _sum(hypotheses: list[Hypothesis]) -> Hypothesis:
+    return Hypothesis(
+        tuple(i for hypothesis in hypotheses for i in hypothesis.ids), sum(h.log_probability for h in hypotheses),
+        sum(h.score for h in hypotheses), any(h.hit_limit for h in hypotheses))
 
 
 def as_line(text: str) -> str:
     """Return `text` without line breaks, which byte pieces can spell, so that a file holds one text a line."""
     return text.replace("\r", " ").replace("\n", " ").strip()
+
+
+def short_output(source: int, output: int, ratio: float) -> str:
+    """Return a warning if an output is far too short, in tokens; ratio: target tokens per source token in training."""
+    if source < LEAST_TOKENS or output >= SHORT * ratio * source:
+        return ""
+    return f"the translation may be incomplete: {output} tokens for {source} of the source"
+
+
+def lost_numbers(source: str, output: str) -> str:
+    """Return a warning that names the numbers of two or more digits that an output lacks, however it groups digits."""
+    numbers = [(number, re.sub(r"\D", "", number)) for number in NUMBER.findall(source)]
+    missing = Counter(digits for _, digits in numbers) - Counter(re.sub(r"\D", "", number) for number in NUMBER.findall(output))
+    lost = dict.fromkeys(number for number, digits in numbers if digits in missing and len(digits) > 1)
+    return f"numbers that the translation lacks: {', '.join(lost)}" if lost else ""
+
+
+def joined_sentences(source: str, required: Sequence[str]) -> str:
+    """Return a warning if several sentences were translated as one, as any of them may need the required phrase."""
+    sentences = len(split_sentences(source)) if required else 1
+    return f"the translation may be incomplete: required phrases keep {sentences} sentences together" if sentences > 1 else ""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from translator.search import Hypothesis
 from translator.search.hypothesis import Ids
-from translator.text.writing_systems import rejoined
 
 ONLY_EMPTY = "the model finds only an empty translation; not translated"
 
@@ -57,26 +55,3 @@ class Translation:
     @property
     def hit_limit(self) -> bool:
         return any(hypothesis.hit_limit for hypothesis in self.hypotheses[:1])
-
-
-def join(sentences: Sequence[Translation]) -> Translation:
-    """Join the translations of a text's sentences: the best of each, then the second best of each, and so on."""
-    if len(sentences) == 1:
-        return sentences[0]
-    refused = next((sentence.refused for sentence in sentences if sentence.refused), "")
-    if refused:
-        return Translation(refused=refused)
-    texts, hypotheses = [], []
-    for rank in range(max(len(sentence.texts) for sentence in sentences)):
-        texts.append(rejoined([sentence.texts[min(rank, len(sentence.texts) - 1)] for sentence in sentences]))
-        hypotheses.append(_sum([
-            sentence.hypotheses[min(rank, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
-    pairs, warnings = (
-        tuple(itertools.chain.from_iterable(each)) for each in zip(*((s.pairs, s.warnings) for s in sentences), strict=True))
-    return Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs, warnings=warnings)
-
-
-def _sum(hypotheses: list[Hypothesis]) -> Hypothesis:
-    return Hypothesis(
-        tuple(i for hypothesis in hypotheses for i in hypothesis.ids), sum(h.log_probability for h in hypotheses),
-        sum(h.score for h in hypotheses), any(h.hit_limit for h in hypotheses))

@@ -16,16 +16,22 @@ import torch
 from translator.config.options import SearchConfig
 from translator.data.batching import pad
 from translator.inference.details import Details, collect_details
-from translator.inference.omissions import joined_sentences, lost_numbers, short_output
-from translator.inference.options import TranslationOptions
 from translator.inference.planning import NOTHING, Planner, Unit
-from translator.inference.ranking import as_line, join_allowed, rank, without_phrases
+from translator.inference.ranking import (
+    as_line,
+    join_allowed,
+    joined_sentences,
+    lost_numbers,
+    rank,
+    short_output,
+    without_phrases,
+)
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Given, Request, Translation
 from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, advise_when_out_of_memory
 from translator.runtime.errors import UserError
-from translator.search import Demands, Hypothesis, SearchOptions, search
+from translator.search import Demands, Hypothesis, search
 from translator.search.ensemble import as_one
 from translator.search.forced import Rating, rate
 from translator.search.hypothesis import Ids
@@ -47,13 +53,10 @@ Result = TypeVar("Result")
 class Translator:
     """Trained models and their tokenizers: `Translator("runs/x")(["A sentence."])` returns the translations."""
 
-    def __init__(
-        self, *runs: str | Path | TrainedModel, device: str = "auto", precision: str = "fp32",
-        before_step: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, *runs: str | Path | TrainedModel, device: str = "auto", precision: str = "fp32") -> None:
         """Load run folders, or take models in memory; several of the same vocabulary translate together (an ensemble).
 
-        `before_step` is called before each step of every search. UserError if a run cannot be loaded.
+        UserError if a run cannot be loaded.
         """
         if not runs:
             raise ValueError("no run folder given")
@@ -63,7 +66,6 @@ class Translator:
         self.source_tokenizer, self.target_tokenizer = first.source_tokenizer, first.target_tokenizer
         self.search = first.search
         self._statistics, self._folder = first.statistics, first.folder
-        self._before_step = before_step
         self._memory_limit = sys.maxsize  # tokens of a batch; lowered when memory does not suffice
         for run, other in zip(runs, trained, strict=True):
             if not (Tokenizer.same_as(other.source_tokenizer, self.source_tokenizer)
@@ -113,14 +115,13 @@ class Translator:
         """Return the units to search, or why the text is refused."""
         if search.shortlist:
             _ = self.shortlist  # a missing one is reported before anything is searched
-        return self.planner.plan(request, TranslationOptions.from_config(search).planning)
+        return self.planner.plan(request, search)
 
     def translate_units(self, units: Sequence[Unit], search: SearchConfig) -> list[Translation]:
         """Return the translation of each unit, in order."""
-        options = TranslationOptions.from_config(search)
         found = iter(self._in_batches(
             [unit for unit in units if unit != NOTHING], lambda unit: len(unit.ids) * search.beam_size,
-            partial(self._translate_batch, options=options), search))
+            partial(self._translate_batch, options=search), search))
         return [Translation() if unit == NOTHING else next(found) for unit in units]
 
     def details_of(self, translations: Sequence[Translation], search: SearchConfig | None = None) -> list[Details]:
@@ -144,7 +145,6 @@ class Translator:
 
     def rate(self, pairs: Sequence[tuple[Ids, Ids]], search: SearchConfig) -> list[Rating]:
         """Return the models' probabilities and attention for each pair of a source and an output, both with EOS."""
-        self._set_eval()
 
         def rate_batch(batch: list[tuple[Ids, Ids]]) -> list[Rating]:
             sources, outputs = zip(*batch, strict=True)
@@ -158,43 +158,47 @@ class Translator:
             return search.batch_tokens
         return TOKENS_ON_GPU if self.device.type == "cuda" else TOKENS_ON_CPU
 
-    def _translate_batch(self, units: list[Unit], options: TranslationOptions) -> list[Translation]:
+    def _translate_batch(self, units: list[Unit], options: SearchConfig) -> list[Translation]:
         result = []
         for unit, hypotheses in zip(units, self._search(units, options), strict=True):
             translation = self._rank(unit, hypotheses, options)
-            if options.ranking.banned:
+            if options.banned:
                 translation = self._without_banned(unit, translation, options)
-            n_best = options.ranking.n_best
+            n_best = options.n_best
             result.append(dataclasses.replace(
                 translation, texts=translation.texts[:n_best], hypotheses=translation.hypotheses[:n_best],
                 warnings=self._warnings(unit, translation)))
         return result
 
     def _search(
-        self, units: list[Unit], options: TranslationOptions, banned: Sequence[tuple[int, ...]] = ()
+        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
     ) -> list[list[Hypothesis]]:
-        self._set_eval()
         required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
         longest = None if self.planner.positions is None else self.planner.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, self.target_tokenizer.goes_on, longest)
         source = pad([unit.ids for unit in units]).to(self.device)
+        n_best = options.most_outputs if options.mbr else options.n_best
+        if n_best > 1:  # some to spare, for outputs that are spelled alike
+            n_best = min(options.most_outputs, 2 * n_best)
+        wanted = dataclasses.replace(options, n_best=n_best)
         if options.shortlist:
             allowed = self.shortlist.allowed(source, options.shortlist)
-            found = search_among(self.models, allowed, source, options.search, demands, self._before_step)
+            found = search_among(self.models, allowed, source, wanted, demands)
         else:
-            found = search(as_one(self.models), source, options.search, demands, self._before_step)
-        # Without rules every search finds an output, unless probabilities are NaN.
-        if not all(found) and not all(search(as_one(self.models), source, SearchOptions(max_length=1))):
+            found = search(as_one(self.models), source, wanted, demands)
+        # A search for one token finds an output, unless probabilities are NaN.
+        one_token = dataclasses.replace(options.plain(1), min_length=1, max_length=1)
+        if not all(found) and not all(search(as_one(self.models), source, one_token)):
             raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
-    def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: TranslationOptions) -> Translation:
+    def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
-        if options.ranking.copy_unknown:
+        if options.copy_unknown:
             texts = [
                 self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
-        return rank(unit.ids, list(map(as_line, texts)), hypotheses, options.ranking)
+        return rank(unit.ids, list(map(as_line, texts)), hypotheses, options)
 
     def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis) -> str:
         """Return the text with source characters for unknown pieces: of the source's unknown ones, the most attended to."""
@@ -209,12 +213,12 @@ class Translator:
                 pieces[place] = spelled[unknown[int(attention[place, unknown].argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
-    def _without_banned(self, unit: Unit, translation: Translation, options: TranslationOptions) -> Translation:
+    def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
         """Search again, without the tokens by which the best output spells banned phrases, until it holds none.
 
         Other outputs that hold one are dropped: n_best does not change the first.
         """
-        banned = whole_words(*options.ranking.banned)
+        banned = whole_words(*options.banned)
         spellings: list[tuple[int, ...]] = []
         while translation.hypotheses and banned.search(normal(translation.text)):
             if len(spellings) == BANNED_TRIES:
@@ -243,8 +247,7 @@ class Translator:
 
     def _pairs(self, source: str, given: Given, search: SearchConfig) -> list[tuple[Ids, Ids]]:
         """Return the ids of a source and its translation, by sentence if it was found so; none if it cannot be rated."""
-        options = TranslationOptions.from_config(search).planning
-        tag, text = self.planner.split_tag(source, options)
+        tag, text = self.planner.split_tag(source, search)
         if self.planner.tag_problem(tag):
             return []
         whole, outputs = self.source_tokenizer.encode([tag + text]), self._sentence_ids(given)
@@ -254,7 +257,7 @@ class Translator:
             inputs = [] if isinstance(plan, str) else [unit.ids for unit in plan if unit != NOTHING]
         if len(inputs) != len(outputs):
             inputs, outputs = whole, self.target_tokenizer.encode([given.text])
-        fits = max(map(len, (*inputs, *outputs))) <= self.planner.longest_source(options)
+        fits = max(map(len, (*inputs, *outputs))) <= self.planner.longest_source(search)
         return list(zip(inputs, outputs, strict=True)) if fits else []
 
     def _sentence_ids(self, given: Given) -> list[list[int]]:
@@ -266,15 +269,9 @@ class Translator:
 
     def _details(self, pairs: Sequence[Sequence[tuple[Ids, Ids]]], search: SearchConfig) -> list[Details]:
         ratings = iter(self.rate([pair for of_text in pairs for pair in of_text], search))
-        options = TranslationOptions.from_config(search).search
         return [
-            collect_details([(pair, next(ratings)) for pair in of_text], self.source_tokenizer, self.target_tokenizer, options)
+            collect_details([(pair, next(ratings)) for pair in of_text], self.source_tokenizer, self.target_tokenizer, search)
             for of_text in pairs]
-
-    def _set_eval(self) -> None:
-        for model in self.models:
-            if model.training:
-                model.eval()
 
     def _in_batches(
         self, items: Sequence[Item], size: Callable[[Item], int], work: Callable[[list[Item]], list[Result]],
@@ -284,6 +281,9 @@ class Translator:
 
         A batch, padded, keeps to `search.batch_tokens`, or to half of what memory did not suffice for.
         """
+        for model in self.models:
+            if model.training:
+                model.eval()
         sizes = list(map(size, items))
         waiting = sorted(range(len(items)), key=lambda i: -sizes[i])
         results: dict[int, Result] = {}

@@ -5,6 +5,5 @@ Begin with `engine`, then `choice` and `scoring`.
 
 from translator.search.engine import search
 from translator.search.hypothesis import Demands, Hypothesis
-from translator.search.options import SearchOptions
 
-__all__ = ["Demands", "Hypothesis", "SearchOptions", "search"]
+__all__ = ["Demands", "Hypothesis", "search"]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from translator.search.options import SearchOptions
+from translator.config.options import SearchConfig
+from translator.search.hypothesis import width_of
 from translator.text.tokenizer import EOS_ID, PAD_ID
 
 # `top_k` on a CPU: numbers a chunk, and the size from which chunks pay: 4 % of beam search with 12,000 pieces.
@@ -33,15 +34,20 @@ class Continuations(NamedTuple):
     tokens: Tensor
 
 
-def best_candidates(log_probabilities: Tensor, options: SearchOptions) -> Candidates:
+def best_candidates(log_probabilities: Tensor, options: SearchConfig) -> Candidates:
     """Return the likeliest next tokens of each hypothesis, log_probabilities (N, V): (N, C), as many as may survive.
 
     That is enough for groups too: a group is penalised only for as many tokens as those before it chose.
     """
-    return Candidates(*top_k(log_probabilities, min(options.max_continuations, log_probabilities.size(-1))))
+    return Candidates(*top_k(log_probabilities, min(most_continuations(options), log_probabilities.size(-1))))
 
 
-def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, options: SearchOptions) -> Continuations:
+def most_continuations(options: SearchConfig) -> int:
+    """Return how many continuations of a sentence survive: one a place, twice as many where places stay, as some may end."""
+    return width_of(options) * (2 if options.places_stay else 1)
+
+
+def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, options: SearchConfig) -> Continuations:
     """Return the most probable continuations, one for each place that no finished hypothesis has taken.
 
     Where places stay, only the first `width` may end.
@@ -53,7 +59,7 @@ def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, o
     if candidates.tokens[0].numel() == 1:  # no choice
         return Continuations(scores + candidates.log_probabilities[:, :, 0], None, candidates.tokens[:, :, 0])
     groups = places.size(1)
-    width, size = scores.size(1) // groups, options.max_continuations // groups
+    width, size = scores.size(1) // groups, most_continuations(options) // groups
     chosen: list[Continuations] = []
     for group in range(groups):
         members = slice(group * width, (group + 1) * width)
@@ -79,14 +85,14 @@ class Sampling:
     The random numbers depend only on the seed, the source sentence and the number of the sample, not on other sentences.
     """
 
-    def __init__(self, source: Tensor, longest: int, options: SearchOptions) -> None:
-        """source (B, S) holds every sentence `samples` times in a row; longest: most tokens of an output."""
+    def __init__(self, source: Tensor, longest: int, options: SearchConfig) -> None:
+        """source (B, S) holds every sentence `beam_size` times in a row; longest: most tokens of an output."""
         self.options = options
         draws = []
         for row, ids in enumerate(source.tolist()):
             sentence = (i for i in ids if i != PAD_ID)
             # Integers have the same hash in every process.
-            seed = hash((options.seed, row % options.samples, *sentence)) % 2**63
+            seed = hash((options.seed, row % options.beam_size, *sentence)) % 2**63
             draws.append(torch.rand(longest + 1, generator=torch.Generator().manual_seed(seed)))
         self.draws = torch.stack(draws).to(source.device)  # (B, steps), each in [0, 1)
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from translator.config.options import SearchConfig
 from translator.data.batching import pad
 from translator.model.active_hypotheses import OpenRows
-from translator.search.choice import Candidates, Continuations, Sampling, best_candidates, best_continuations
-from translator.search.hypothesis import Demands, Hypothesis, length_limits
-from translator.search.options import SearchOptions
+from translator.search.choice import Candidates, Sampling, best_candidates, best_continuations
+from translator.search.hypothesis import Demands, Hypothesis, length_limits, width_of
 from translator.search.phrases import RequiredPhrases, holds, with_wanted
 from translator.search.rules import BannedPhrases, build_rules
 from translator.search.scoring import coverage_penalty, length_penalty
@@ -44,14 +43,11 @@ class Model(Protocol):
 
 
 @torch.inference_mode()
-def search(
-    model: Model, source: Tensor, options: SearchOptions, demands: Demands | None = None,
-    before_step: Callable[[], None] = lambda: None,
-) -> list[list[Hypothesis]]:
+def search(model: Model, source: Tensor, options: SearchConfig, demands: Demands | None = None) -> list[list[Hypothesis]]:
     """Return the `n_best` best hypotheses for each sentence of source (B, S), best first; different ones, unless sampled.
 
-    A sentence has `width` places. At each step the most probable continuations of its open hypotheses fill the places
-    that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
+    A sentence has `width_of(options)` places. At each step the most probable continuations of its open hypotheses fill the
+    places that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
     hypothesis must end. So with one place this is greedy search. In sampling each of several copies of a sentence draws
     for itself. With `places_stay` no place is ever taken; a sentence is also done when `awaited` hypotheses have finished
     (patience, Kasai et al. 2022, https://arxiv.org/abs/2204.05424).
@@ -60,17 +56,14 @@ def search(
     log-probabilities add numbers that are never positive, so an open hypothesis of log-probability p <= 0 ends with the
     score p' / penalty(length) + coverage with p' <= p, length <= the longest allowed and coverage <= 0. As the penalty never
     falls with length, the score is at most p / penalty(longest), and that is compared with the n-th best finished score.
-
-    `before_step` is called before each step of decoding.
     """
-    demands, copies = demands or Demands(), options.samples
+    demands, copies = demands or Demands(), options.beam_size if options.sampling else 1
     if copies > 1:
         source = source.repeat_interleave(copies, dim=0)
         prefixes = demands.prefixes and [prefix for prefix in demands.prefixes for _ in range(copies)]
         demands = replace(demands, prefixes=prefixes)
     beams = _Beams(model, source, options, demands)
     while len(beams.sentences):
-        before_step()
         beams.step()
     outputs = [
         sorted(itertools.chain.from_iterable(beams.found[first : first + copies]), key=lambda h: -h.score)
@@ -80,25 +73,18 @@ def search(
 
 def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
     """Drop those that two groups have found."""
-    first: dict[tuple[int, ...], Hypothesis] = {}
+    best: dict[tuple[int, ...], Hypothesis] = {}
     for hypothesis in found:
-        first.setdefault(hypothesis.ids, hypothesis)
-    return list(first.values())
+        best.setdefault(hypothesis.ids, hypothesis)
+    return list(best.values())
 
 
-@dataclass
-class _Finished:
+class _Finished(NamedTuple):
     """The M best finished hypotheses of each sentence, best first; score -inf where there are fewer."""
 
     scores: Tensor  # (B, M)
     log_probabilities: Tensor  # (B, M)
     tokens: Tensor  # (B, M, T), padded
-
-    @classmethod
-    def none(cls, sentences: int, kept: int, device: torch.device) -> _Finished:
-        """Start without any."""
-        nothing = torch.full((sentences, kept), -torch.inf, device=device)
-        return cls(nothing, nothing, torch.zeros(sentences, kept, 0, dtype=torch.long, device=device))
 
     def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> _Finished:
         """Add more, each (B, K), of tokens (B, K, T); a score of -inf is no hypothesis."""
@@ -112,7 +98,7 @@ class _Finished:
             torch.cat([longer, tokens], dim=1).gather(1, order[:, :, None].expand(-1, -1, tokens.size(2))))
 
     def select(self, sentences: Tensor) -> _Finished:
-        return _Finished(self.scores[sentences], self.log_probabilities[sentences], self.tokens[sentences])
+        return _Finished(*(each[sentences] for each in self))
 
     def hypotheses(self, most: Tensor) -> list[list[Hypothesis]]:
         """Return them as Python objects; most (B,): tokens before EOS that a sentence may have."""
@@ -127,9 +113,9 @@ class _Finished:
 class _Beams:
     """The open hypotheses of the sentences still searched, and what has finished."""
 
-    def __init__(self, model: Model, source: Tensor, options: SearchOptions, demands: Demands) -> None:
+    def __init__(self, model: Model, source: Tensor, options: SearchConfig, demands: Demands) -> None:
         self.model, self.options, self.source = model, options, source
-        count, groups, device = len(source), options.groups, source.device
+        count, groups, width, device = len(source), options.groups, width_of(options), source.device
         self.sentences = torch.arange(count, device=device)  # (B,) their numbers in `source`
         self.found: list[list[Hypothesis]] = [[] for _ in range(count)]
         self._set_demands(demands)
@@ -139,9 +125,11 @@ class _Beams:
             self.state.reorder(torch.zeros(count, groups, dtype=torch.long, device=device))
         self.tokens = torch.full((count, groups, 1), BOS_ID, device=device)  # (B, K, 1 + T), BOS first
         self.scores = torch.zeros(count, groups, device=device)  # (B, K) log-probabilities, -inf where not open
-        self.places = torch.full((count, groups), options.width // groups, device=device)
+        self.places = torch.full((count, groups), width // groups, device=device)
         self.awaited = torch.full((count,), options.awaited, device=device)  # (B,) hypotheses that have not finished yet
-        self.finished = _Finished.none(count, options.finished_kept, device)
+        kept = width if groups > 1 else min(options.n_best, width)  # groups may find equal hypotheses
+        nothing = torch.full((count, kept), -torch.inf, device=device)
+        self.finished = _Finished(nothing, nothing, torch.zeros(count, kept, 0, dtype=torch.long, device=device))
         self.any_finished = False
         self.at_once = 1  # hypotheses whose probabilities are computed together
         self.look_every = 1 if device.type == "cpu" or count == 1 else LOOK_EVERY
@@ -164,7 +152,7 @@ class _Beams:
             self.most = self.most + (self.prefixes != PAD_ID).sum(dim=1)
         self.phrases: RequiredPhrases | None = None
         if demands.phrases is not None and any(demands.phrases):
-            self.phrases = RequiredPhrases(demands.phrases, parts, self.options.width, demands.goes_on)
+            self.phrases = RequiredPhrases(demands.phrases, parts, width_of(self.options), demands.goes_on)
             self.most = self.most + torch.tensor([self.phrases.tokens(i) for i in range(count)], device=device)
         if demands.longest is not None:
             self.most = self.most.clamp(max=demands.longest)
@@ -172,7 +160,12 @@ class _Beams:
 
     def step(self) -> None:
         """Extend every open hypothesis by a token."""
-        totals, parents, tokens = self._continuations()
+        candidates = self._next_tokens(self._open_rows())
+        if self.phrases is None:
+            totals, parents, tokens = best_continuations(self.scores, candidates, self.places, self.options)
+        else:
+            room = self.most - self.tokens.size(2)
+            totals, parents, tokens = self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
         history = self.tokens
         if parents is not None:
             self.state.reorder(parents)
@@ -195,14 +188,6 @@ class _Beams:
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 
-    def _continuations(self) -> Continuations:
-        """Return the continuations that survive."""
-        candidates = self._next_tokens(self._open_rows())
-        if self.phrases is None:
-            return best_continuations(self.scores, candidates, self.places, self.options)
-        room = self.most - self.tokens.size(2)
-        return self.phrases.continuations(self.scores, candidates, self.places, self.sentences, room)
-
     def _next_tokens(self, rows: OpenRows) -> Candidates:
         """Return what may come next, (B, K, C), with the vocabulary's probabilities for some hypotheses at a time."""
         decoded = self.model.decode_step(self.tokens[:, :, -1], self.state, rows)
@@ -213,9 +198,9 @@ class _Beams:
         while first < len(rows):
             some = slice(first, first + self.at_once)
             log_probabilities = self.model.log_probabilities(decoded, some)  # (N', V)
-            self.at_once = _rows_at_once(log_probabilities, len(rows))
-            wanted_of_some = None if wanted is None else wanted[some]
-            parts.append(self._candidates(log_probabilities, sentences[some], history[some], wanted_of_some))
+            self.at_once = max(1, AT_ONCE // log_probabilities.size(1)) if device.type == "cpu" else len(rows)
+            parts.append(self._candidates(
+                log_probabilities, sentences[some], history[some], None if wanted is None else wanted[some]))
             first = some.stop
         values, tokens = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         return Candidates(rows.unpack(values), rows.unpack(tokens))
@@ -228,25 +213,27 @@ class _Beams:
         parts = without_idle(self.scores.flatten() > -torch.inf)
         return OpenRows(sentences, hypotheses, parts and parts[0])
 
-    def _candidates(
-        self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None
-    ) -> Candidates:
+    def _candidates(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None) -> Candidates:
         """Return the next tokens that may be chosen for N' hypotheses of these sentences and tokens so far, (N', 1 + T)."""
-        forced = self._next_of_prefix(log_probabilities, sentences)
-        unruled = None if wanted is None else log_probabilities.clone()
-        if unruled is not None:
+        length, unruled = history.size(1) - 1, log_probabilities
+        forced: tuple[Tensor, Tensor] | None = None  # each the next token of the prefix, padding after its end, and its value
+        if self.prefixes is not None and length < self.prefixes.size(1):
+            token = self.prefixes[self.sentences[sentences], length, None]
+            forced = token, log_probabilities.gather(1, token)
+        if wanted is not None:
+            unruled = log_probabilities.clone()
             self.ban(unruled, history)
         self._rule(log_probabilities, sentences, history)
-        if unruled is not None:  # EOS obeys the rules
+        if wanted is not None:  # EOS obeys the rules
             unruled[:, EOS_ID] = log_probabilities[:, EOS_ID]
         if forced is not None:  # a prefix overrides the rules
             _leave_only(log_probabilities, *forced)
-            if unruled is not None:
+            if wanted is not None:
                 _leave_only(unruled, *forced)
         if self.sampling is not None:
-            return self.sampling.draw(log_probabilities, self.sentences[sentences], history.size(1) - 1)
+            return self.sampling.draw(log_probabilities, self.sentences[sentences], length)
         candidates = best_candidates(log_probabilities, self.options)
-        return candidates if wanted is None or unruled is None else with_wanted(candidates, wanted, unruled)
+        return candidates if wanted is None else with_wanted(candidates, wanted, unruled)
 
     def _rule(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor) -> None:
         """Rule out, in place, the tokens that must not come next: (N', V)."""
@@ -261,14 +248,6 @@ class _Beams:
             log_probabilities.masked_fill_((self.most[sentences] <= length)[:, None], -torch.inf)
             log_probabilities[:, EOS_ID] = ending
 
-    def _next_of_prefix(self, log_probabilities: Tensor, sentences: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the next token of each sentence's prefix, padding after its end, and its value: two of (N', 1)."""
-        length = self.tokens.size(2) - 1
-        if self.prefixes is None or length >= self.prefixes.size(1):
-            return None
-        token = self.prefixes[self.sentences[sentences], length, None]
-        return token, log_probabilities.gather(1, token)
-
     def _finish(self, log_probabilities: Tensor, tokens: Tensor) -> None:
         """Keep the hypotheses that end here, (B, K) with -inf for the others, of tokens (B, K, T) and EOS."""
         scores = log_probabilities / self._length_penalty(tokens.size(2) + 1)
@@ -278,7 +257,7 @@ class _Beams:
 
     def _keep_best(self) -> None:
         """Keep as many open hypotheses as there are places."""
-        self.scores, best = self.scores.topk(min(self.options.width, self.scores.size(1)))
+        self.scores, best = self.scores.topk(min(width_of(self.options), self.scores.size(1)))
         self.tokens = self.tokens.gather(1, best[:, :, None].expand(-1, -1, self.tokens.size(2)))
         self.state.reorder(best)
 
@@ -352,8 +331,3 @@ def _leave_only(log_probabilities: Tensor, tokens: Tensor, values: Tensor) -> No
     forced = tokens != PAD_ID
     log_probabilities.masked_fill_(forced, -torch.inf)
     log_probabilities.scatter_(1, tokens, values.masked_fill(~forced, -torch.inf))
-
-
-def _rows_at_once(log_probabilities: Tensor, count: int) -> int:
-    """Return how many hypotheses to process together: all, except on a CPU."""
-    return max(1, AT_ONCE // log_probabilities.size(1)) if log_probabilities.device.type == "cpu" else count

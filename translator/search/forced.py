@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from translator.data.batching import collate
 from translator.model.attention import padding_mask
+from translator.model.transformer import Transformer
 from translator.search.hypothesis import Ids
 from translator.text.tokenizer import PAD_ID
 
 # Tokens whose probabilities are computed together: half a gigabyte where the vocabulary has 128,000 pieces.
 ROWS_AT_ONCE = 1024
-
-
-class Decoder(Protocol):
-    """The methods of `translator.model.transformer.Transformer` that forced decoding calls."""
-
-    @property
-    def alignment_layers(self) -> Collection[int]: ...
-
-    def encode(self, source: Tensor) -> Tensor: ...
-    def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = ()
-    ) -> tuple[Tensor, list[Tensor]]: ...
-    def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -45,16 +32,13 @@ class Rating:
 
 
 @torch.inference_mode()
-def rate(
-    models: Sequence[Decoder], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device
-) -> list[Rating]:
+def rate(models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device) -> list[Rating]:
     """Rate `outputs` as translations of `sources`, all with EOS, in one pass; several models as an ensemble."""
     batch = collate(sources, outputs).to(device)
     mask = padding_mask(batch.source, PAD_ID)
     probabilities, attention = [], []
     for model in models:
-        hidden, weights = model.decode(
-            batch.target_in, model.encode(batch.source), mask, weights_of=model.alignment_layers)
+        hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, weights_of=model.alignment_layers)
         probabilities.append(_log_probabilities(model, hidden, batch.target_out))
         attention.append(torch.stack(weights).float().mean(dim=(0, 2)))  # over layers and heads
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
@@ -64,7 +48,7 @@ def rate(
         for i, (source, output) in enumerate(zip(sources, outputs, strict=True))]
 
 
-def _log_probabilities(model: Decoder, hidden: Tensor, tokens: Tensor) -> Tensor:
+def _log_probabilities(model: Transformer, hidden: Tensor, tokens: Tensor) -> Tensor:
     """Return those of tokens (B, T) after hidden (B, T, D), with the whole vocabulary's for only some rows at a time."""
     rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
     slices = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from translator.search.options import SearchOptions
+from translator.config.options import SearchConfig
 
 Rule = Callable[[Tensor, Tensor], None]
 
 
-def build_rules(options: SearchOptions, banned: Sequence[Sequence[int]]) -> list[Rule]:
+def build_rules(options: SearchConfig, banned: Sequence[Sequence[int]]) -> list[Rule]:
     """Build the rules that the options ask for, and that for banned phrases."""
     rules: list[Rule] = []
     if options.repetition_penalty != 1:

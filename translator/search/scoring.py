@@ -1,6 +1,6 @@
 """How outputs are scored: log-probability / length penalty + coverage penalty.
 
-A new length penalty takes a function in `LENGTH_PENALTIES` and its name in `SearchConfig.length_penalty_form`.
+A new length penalty takes an entry in `LENGTH_PENALTIES` and its name in `SearchConfig.length_penalty_form`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,10 @@ from torch import Tensor
 
 from translator.text.tokenizer import PAD_ID
 
-
-def gnmt(length: Any, alpha: float) -> Any:
-    """Return ((5 + length) / 6) ^ alpha (Wu et al. 2016, https://arxiv.org/abs/1609.08144, section 7)."""
-    return ((5 + length) / 6) ** alpha
-
-
-def power(length: Any, alpha: float) -> Any:
-    """Return length ^ alpha: with alpha 1 the score is the average log-probability of a token."""
-    return length**alpha
-
-
 # A penalty must never fall with length (a number or a tensor, EOS counted): the search stops by that.
-LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {"gnmt": gnmt, "power": power}
+LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, https://arxiv.org/abs/1609.08144, section 7
+    "power": lambda length, alpha: length**alpha}  # with alpha 1 the score is the average log-probability of a token
 
 
 def length_penalty(length: Tensor | int, form: str, alpha: float) -> Any:

@@ -5,21 +5,22 @@ That is faster than the whole vocabulary (Jean et al. 2015, https://arxiv.org/ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from translator.config.options import MOST_CANDIDATES
+from translator.config.options import MOST_CANDIDATES, SearchConfig
 from translator.model.active_hypotheses import OpenRows
 from translator.model.inference_layers import log_probabilities, select_outputs
+from translator.model.transformer import Transformer
 from translator.runtime.device import onednn
-from translator.search.engine import Model, one_of_few, search
+from translator.search.engine import one_of_few, search
 from translator.search.ensemble import as_one
 from translator.search.hypothesis import Demands, Hypothesis, Ids
-from translator.search.options import SearchOptions
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Pieces that any output may hold: the special ones, and the most frequent.
@@ -56,27 +57,17 @@ class Shortlist:
         return allowed | unseen[:, None]
 
 
-class Projecting(Model, Protocol):
-    """A model whose logits are a linear layer's outputs for the hidden states of a step, (N, D)."""
-
-    @property
-    def output(self) -> nn.Module: ...
-
-
 def search_among(
-    models: Sequence[Projecting], allowed: Tensor, source: Tensor, options: SearchOptions, demands: Demands,
-    before_step: Callable[[], None] = lambda: None,
+    models: Sequence[Transformer], allowed: Tensor, source: Tensor, options: SearchConfig, demands: Demands
 ) -> list[list[Hypothesis]]:
     """Search for outputs of the pieces allowed to each sentence, (B, V), and those that its demands contain.
 
     Probabilities are normalised over these. The special pieces, 0 to 3, must be allowed.
     """
     allowed = allowed.clone()
-    for row, prefix in enumerate(demands.prefixes or ()):
-        allowed[row, list(prefix)] = True
-    for row, phrases in enumerate(demands.phrases or ()):
-        for phrase in phrases:
-            allowed[row, list(phrase)] = True
+    prefixes, phrases = demands.prefixes or [()] * len(source), demands.phrases or [()] * len(source)
+    for of_sentence, prefix, required in zip(allowed, prefixes, phrases, strict=True):
+        of_sentence[[*prefix, *itertools.chain.from_iterable(required)]] = True
     used = allowed.any(dim=0)
     count = int(used.sum())
     used[(~used).nonzero()[: one_of_few(count) - count, 0]] = True  # fill up to a common shape; these are allowed nowhere
@@ -88,20 +79,19 @@ def search_among(
         return [number[piece] for piece in phrase]
 
     among = Demands(
-        demands.prefixes and [renumbered(prefix) for prefix in demands.prefixes],
-        demands.phrases and [[renumbered(phrase) for phrase in phrases] for phrases in demands.phrases],
+        [renumbered(prefix) for prefix in prefixes], [[renumbered(phrase) for phrase in required] for required in phrases],
         [renumbered(phrase) for phrase in demands.banned if all(piece in number for piece in phrase)],
         lambda last, token: demands.goes_on(ids[last], ids[token]), demands.longest)
-    model = as_one([_Restricted(model, pieces, allowed[:, pieces]) for model in models])
+    restricted = as_one([_Restricted(model, pieces, allowed[:, pieces]) for model in models])
     return [
         [replace(hypothesis, ids=tuple(ids[i] for i in hypothesis.ids)) for hypothesis in hypotheses]
-        for hypotheses in search(model, source, options, among, before_step)]
+        for hypotheses in search(restricted, source, options, among)]
 
 
 class _Restricted:
     """A model whose target vocabulary is P pieces, of which each sentence may use those that `allowed` (B, P) marks."""
 
-    def __init__(self, model: Projecting, pieces: Tensor, allowed: Tensor) -> None:
+    def __init__(self, model: Transformer, pieces: Tensor, allowed: Tensor) -> None:
         self.model, self.pieces = model, pieces
         self.encode = model.encode
         self.output = select_outputs(model.output, pieces)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.configurations import search_config
 from tests.support.corpora import PAIRS
-from translator.inference.omissions import lost_numbers, short_output
 from translator.inference.planning import TrainingStatistics
+from translator.inference.ranking import lost_numbers, short_output
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import Translator

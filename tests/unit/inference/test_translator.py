@@ -31,8 +31,8 @@ from tests.support.paths import ROOT
 from translator.data.batching import collate
 from translator.inference import translator as translate
 from translator.inference.details import align_words
+from translator.inference.planning import Terminology
 from translator.inference.ranking import by_expected_score
-from translator.inference.terminology import Terminology
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import Translator

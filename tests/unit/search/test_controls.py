@@ -31,7 +31,7 @@ from tests.support.table_models import (
     toy_config,
 )
 from translator.data.batching import pad
-from translator.search import Demands, Hypothesis, SearchOptions
+from translator.search import Demands, Hypothesis
 from translator.search.choice import CHUNK, Sampling, top_k
 from translator.search.ensemble import Ensemble
 from translator.search.forced import rate
@@ -269,7 +269,7 @@ def test_the_preset_never_draws_from_smoothed_mass() -> None:
     for token, probability in likely.items():
         smoothed[token] += probability
     preset = dataclasses.replace(run_config("search=sample").search, beam_size=2000)
-    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2000), 3, SearchOptions.from_config(preset))
+    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2000), 3, preset)
     drawn = sampling.draw(smoothed.log().expand(2000, -1), torch.arange(2000), 0).tokens
     assert set(drawn.flatten().tolist()) == set(likely)
 
@@ -278,7 +278,7 @@ def test_the_least_top_p_leaves_the_likeliest_token() -> None:
     """Also where float32 has no such number."""
     config = search_config(sampling=True, beam_size=2, top_p=1e-6)
     object.__setattr__(config, "top_p", 1e-46)  # as none that is checked can be
-    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2), 3, SearchOptions.from_config(config))
+    sampling = Sampling(torch.tensor([[4, EOS_ID]] * 2), 3, config)
     assert sampling.draw(torch.arange(-9.0, 0).expand(2, -1), torch.arange(2), 0).tokens.tolist() == [[8], [8]]
 
 

@@ -35,7 +35,7 @@ from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import load_tensors, save_tensors
 from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
-from translator.search import Demands, Hypothesis, SearchOptions, shortlist
+from translator.search import Demands, Hypothesis, shortlist
 from translator.search.ensemble import as_one
 from translator.search.shortlist import SPECIAL, Shortlist, search_among
 from translator.text.tokenizer import EOS_ID, PAD_ID
@@ -189,14 +189,14 @@ def test_it_is_the_search_by_a_model_that_gives_all_others_nothing(options):
     for seed in range(3):
         allowed = some_allowed(seed)
         masked = Masked(model, allowed, copies=config.beam_size if config.sampling else 1)
-        found = search_among([model], allowed, source, SearchOptions.from_config(config), Demands())
+        found = search_among([model], allowed, source, config, Demands())
         assert_same(found, search(masked, source, config))
 
 
 def test_with_all_pieces_allowed_it_is_the_usual_search():
     models, source, config = [random_model(vocab=VOCAB, seed=s) for s in (0, 1)], pad(SENTENCES), search_config(n_best=4)
     everything = torch.ones(len(SENTENCES), VOCAB, dtype=torch.bool)
-    found = search_among(models, everything, source, SearchOptions.from_config(config), Demands())
+    found = search_among(models, everything, source, config, Demands())
     assert_same(found, search(as_one(models), source, config))
 
 
@@ -206,7 +206,7 @@ def test_demands_are_allowed_to_the_sentence_that_they_are_made_of():
     demanded = [[10, 20, 12, 13], [], [21, 14, 15, 16], []]
     for seed in range(3):
         expected = search(Masked(model, some_allowed(seed, demanded)), source, config, demands)
-        assert_same(search_among([model], some_allowed(seed), source, SearchOptions.from_config(config), demands), expected)
+        assert_same(search_among([model], some_allowed(seed), source, config, demands), expected)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])

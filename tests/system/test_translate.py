@@ -365,7 +365,7 @@ def test_a_damaged_gz_file_keeps_what_came_before(script, run_folder, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["input=/nowhere/x.txt"], ["/nowhere/x.txt", "No such file"]),
+    (["input=/nowhere/x.txt"], ["input=/nowhere/x.txt: No such file"]),
     (["output=/"], ["output=/", "folder"]),
     (["run=/nowhere"], ["/nowhere", "no run folder"]),
     (["search.beam=3"], ["search.beam"]),

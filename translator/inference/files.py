@@ -13,7 +13,9 @@ from typing import Any
 from tqdm import tqdm
 
 from translator.config.commands import TranslateConfig
+from translator.inference.details import Details
 from translator.inference.line_formats import (
+    Given,
     Line,
     arriving_lines,
     choose_format,
@@ -22,17 +24,14 @@ from translator.inference.line_formats import (
     notices,
     open_input,
     parse,
-    parse_translation,
+    parse_pair,
 )
 from translator.inference.output import Output
-from translator.inference.translation import Given, decoded
 from translator.inference.translator import CHUNK
-from translator.inference.workers import Job, translate_all
+from translator.inference.workers import Job, ready
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runtime.device import Precision, resolve_device, tune_cpu
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
-
-PROMPT = "> "
 
 
 def translate_file(config: TranslateConfig) -> None:
@@ -62,19 +61,27 @@ class FileTranslation:
         self.output_format = choose_format(config.output, config.output_format)
         if config.details and self.output_format == "text":
             raise UserError("details=true: needs jsonl. Add output_format=jsonl, or name an output that ends in .jsonl.")
+        search = config.search
         if config.translations:
-            _require_scoring_options(config)
+            search.require_like(dataclasses.replace(
+                search.plain(search.beam_size), repetition_penalty=1.0, no_repeat_ngram=0, min_length=1, min_length_ratio=0.0,
+                keep_places=False, patience=None, copy_unknown=False), "changes nothing of translations that are given")
         runs = tuple(map(str, chosen_runs(config.run, config.runs)))
         precision = Precision.resolve(config.precision, resolve_device(config.device))  # the same in workers and on resuming
-        self.job = Job(runs, config.device, precision, config.search, config.details)
+        self.job = Job(runs, config.device, precision, search, config.details)
         sources = [config.input, *([config.translations] if config.translations else [])]
         self.resumable = all(name is not None and Path(name).is_file() for name in sources)  # a pipe cannot be read again
 
     def run(self) -> int:
         """Write an answer for every line; return how many lines were refused."""
-        config = self.config
+        config, refused = self.config, 0
         with open_input(config.input) as file, _progress_bar(config) as self.progress:
-            output = self._open_output()
+            if config.output is not None:
+                require_not_of_a_run(Path(config.output))
+            read = [config.input, config.translations, config.search.terminology]
+            output = Output(config.output, self._record() if self.resumable else None, read=read)
+            if output.done:
+                tqdm.write(f"{output.done:,} lines are there already; resuming after them", file=sys.stderr)
             answers = (self._scores if config.translations else self._translations)(file, output.done)
             first = next(answers, [])  # the models are loaded and the input is read before an output is begun
             number = output.done
@@ -85,8 +92,7 @@ class FileTranslation:
                             number = answer.number
                             for notice in answer.notices:
                                 tqdm.write(f"line {number}: {notice}", file=sys.stderr)
-                            if answer.refused:
-                                output.note_refused(number)
+                            refused += answer.refused
                             written.write(answer.line)
                             self.progress.update(answer.size)
                         written.flush()
@@ -94,24 +100,13 @@ class FileTranslation:
                 if self.resumable and config.output is not None:
                     tqdm.write(f"stopped after {number:,} lines; the same command resumes", file=sys.stderr)
                 sys.exit(INTERRUPTED_EXIT_CODE)
-        return output.refused
-
-    def _open_output(self) -> Output:
-        config = self.config
-        if config.output is not None:
-            require_not_of_a_run(Path(config.output))
-        read = [config.input, config.translations, config.search.terminology]
-        output = Output(config.output, self._record() if self.resumable else None, read=read)
-        if output.done:
-            tqdm.write(f"{output.done:,} lines are there already; resuming after them", file=sys.stderr)
-        return output
+        return refused
 
     def _record(self) -> dict[str, Any]:
         """Return all that shapes the output, by the options' names."""
         config, job = self.config, self.job
-        runs = [RunFolder(run) for run in job.runs]
         files = [
-            file for run in runs
+            file for run in map(RunFolder, job.runs)
             for file in (run.model_file, run.sums_file, run.report_file, *[run.shortlist_file] * bool(job.search.shortlist))]
         record = {
             "input": _version(config.input), "terminology": _version(config.search.terminology),
@@ -125,74 +120,50 @@ class FileTranslation:
         groups, asked = itertools.tee(self._numbered_lines(file, done))
         requests = ([line.request for _, line in group] for group in groups)
         lines = itertools.chain.from_iterable(asked)
-        for found in translate_all(self.job, requests, workers=self.config.workers):
-            # `found` comes first, so that no line is taken without its translation.
-            yield [
-                Answer(
-                    number, line.size, format_answer(line, translation, details, self.output_format),
-                    bool(line.problem or translation.refused), tuple(notices(line, translation)))
-                for (translation, details), (number, line) in zip(found, lines, strict=False) if number > done]
+        with ready(self.job, workers=self.config.workers) as translate:
+            for found in translate(requests):
+                # `found` comes first, so that no line is taken without its translation.
+                yield [
+                    Answer(
+                        number, line.size, format_answer(line, translation, details, self.output_format),
+                        bool(line.problem or translation.refused), tuple(notices(line, translation)))
+                    for (translation, details), (number, line) in zip(found, lines, strict=False) if number > done]
 
     def _numbered_lines(self, file: io.BufferedReader, done: int) -> Iterator[list[tuple[int, Line]]]:
-        """Yield the lines of each read with their numbers, except reads that are done."""
+        """Yield the numbered lines of each read, in smaller groups for several workers; groups that are done are left out."""
         interactive = self.config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
         number = 0
         for lines in _prompted_lines() if interactive else arriving_lines(file, self.config.input):
-            group = list(enumerate((parse(line, self.input_format) for line in lines), start=number + 1))
-            number += len(group)
-            self.progress.update(sum(line.size for n, line in group if n <= done))
-            if number > done:
-                yield group
+            numbered = list(enumerate((parse(line, self.input_format) for line in lines), start=number + 1))
+            number += len(numbered)
+            self.progress.update(sum(line.size for n, line in numbered if n <= done))
+            size = len(numbered) if self.config.workers == 1 else CHUNK
+            groups = (numbered[first : first + size] for first in range(0, len(numbered), size))
+            yield from (group for group in groups if group[-1][0] > done)
 
     def _scores(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
         """Yield the scores of the given translations after those that are done."""
         config, translator = self.config, self.job.load()
-        given_format = choose_format(config.translations, "auto")
-        with open_input(config.translations) as translations:
-            pairs = itertools.zip_longest(
-                itertools.chain.from_iterable(arriving_lines(file, config.input)),
-                itertools.chain.from_iterable(arriving_lines(translations, config.translations, "translations")))
-            numbered = itertools.islice(enumerate(pairs, start=1), done, None)
+        formats = self.input_format, choose_format(config.translations, "auto")
+        with open_input(config.translations, "translations") as translations:
+            sources, given = (itertools.chain.from_iterable(lines) for lines in (
+                arriving_lines(file, config.input), arriving_lines(translations, config.translations, "translations")))
+            numbered = itertools.islice(enumerate(itertools.zip_longest(sources, given), start=1), done, None)
             while chunk := list(itertools.islice(numbered, CHUNK)):
-                complete = [(number, *pair) for number, pair in chunk if None not in pair]
-                lines = [parse(source, self.input_format) for _, source, _ in complete]
-                texts = [
-                    _read_pair(line, given, given_format) for line, (_, _, given) in zip(lines, complete, strict=True)]
-                rated = translator.details([source for source, *_ in texts], [given for _, given, _ in texts], config.search)
-                answers = []
-                for (number, *_), line, (_, given, problem), details in zip(complete, lines, texts, rated, strict=True):
-                    if not problem and details is None:
-                        problem = "too long, or in no language of the model; not scored"
-                    scored = format_score(line, given.text, None if problem else details, problem, self.output_format)
-                    answers.append(Answer(number, line.size, scored, bool(problem), [problem] * bool(problem)))
-                yield answers
-                if len(complete) < len(chunk):
-                    number, (_, missing) = chunk[len(complete)]
+                pairs = [parse_pair(*both, *formats) for _, both in chunk if None not in both]
+                rated = translator.details([source for _, source, *_ in pairs], [g for *_, g, _ in pairs], config.search)
+                yield list(map(self._score, (number for number, _ in chunk), pairs, rated))
+                if len(pairs) < len(chunk):
+                    number, (_, missing) = chunk[len(pairs)]
                     short = config.translations if missing is None else config.input or "stdin"
                     raise UserError(f"{short}: ends before line {number:,}. Give one translation for each source.")
 
-
-def _require_scoring_options(config: TranslateConfig) -> None:
-    """Refuse options that change only how translations are searched."""
-    search = config.search
-    scoring = dataclasses.replace(
-        search.plain(search.beam_size), repetition_penalty=1.0, no_repeat_ngram=0, min_length=1, min_length_ratio=0.0,
-        keep_places=False, patience=None, copy_unknown=False)
-    search.require_like(scoring, "changes nothing of translations that are given")
-
-
-def _read_pair(line: Line, given: bytes, given_format: Any) -> tuple[str, Given, str]:
-    """Return a source, the translation given for it, and what is wrong with them; both empty if they cannot be read."""
-    source, target, problem = "", Given(""), line.problem
-    try:
-        source = decoded(line.request.text)
-    except ValueError as error:
-        problem = problem or f"source: {error}; not scored"
-    try:
-        target = parse_translation(given, given_format)
-    except ValueError as error:
-        problem = problem or f"translation: {error}; not scored"
-    return source, target, problem
+    def _score(self, number: int, pair: tuple[Line, str, Given, str], details: Details | None) -> Answer:
+        line, _, given, problem = pair
+        if details is None:
+            problem = problem or "too long, or in no language of the model; not scored"
+        scored = format_score(line, given.text, None if problem else details, problem, self.output_format)
+        return Answer(number, line.size, scored, bool(problem), [problem] * bool(problem))
 
 
 def _version(file: str | Path | None) -> list[Any]:
@@ -209,7 +180,7 @@ def _prompted_lines() -> Iterator[list[bytes]]:
 
     while True:
         try:
-            yield [input(PROMPT).encode(errors="surrogateescape")]
+            yield [input("> ").encode(errors="surrogateescape")]
         except EOFError:
             print()
             return
@@ -217,8 +188,9 @@ def _prompted_lines() -> Iterator[list[bytes]]:
 
 def _progress_bar(config: TranslateConfig) -> tqdm:
     """Make a bar on a terminal's stderr, with the time left if the input's size is known; none beside printed translations."""
-    plain = config.input is not None and not config.input.endswith(".gz") and Path(config.input).is_file()
-    size = Path(config.input).stat().st_size if plain and config.input else None
+    size = None
+    if config.input is not None and not config.input.endswith(".gz") and Path(config.input).is_file():
+        size = Path(config.input).stat().st_size
     printed = config.output is None and sys.stdout.isatty()
     hidden = True if config.input is None or printed else None  # None: unless stderr is a terminal
     return tqdm(total=size, unit="B", unit_scale=True, disable=hidden, file=sys.stderr, desc="translating")

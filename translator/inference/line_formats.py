@@ -75,22 +75,34 @@ def _request(fields: dict[str, Any]) -> Request:
     return Request(source, prefix, tuple(required))
 
 
-def parse_translation(line: bytes, form: Format) -> Given:
+def parse_pair(line: bytes, given: bytes, form: Format, given_form: Format) -> tuple[Line, str, Given, str]:
+    """Return a line, its source, the translation given for it, and what is wrong with them; empty if they cannot be read."""
+    parsed = parse(line, form)
+    source, target, problem = "", Given(""), parsed.problem
+    try:
+        source = decoded(parsed.request.text)
+    except ValueError as error:
+        problem = problem or f"source: {error}; not scored"
+    try:
+        target = _given(given, given_form)
+    except ValueError as error:
+        problem = problem or f"translation: {error}; not scored"
+    return parsed, source, target, problem
+
+
+def _given(line: bytes, form: Format) -> Given:
     """Read a translation to score: a text, or an object's "translation" and "tokens"; ValueError if it holds no text."""
     if len(line) > LONGEST:
         raise ValueError(TOO_LONG)
-    fields = {"translation": decoded(line)} if form == "text" else _object(line)
+    fields: dict[str, Any] = {"translation": decoded(line)} if form == "text" else _object(line)
     text = fields.get("translation")
     if not isinstance(text, str):
         raise ValueError('no text in "translation"')
-    return Given(decoded(text), _pieces(fields.get("tokens")))
-
-
-def _pieces(tokens: Any) -> tuple[str, ...]:
-    """Return the pieces of "tokens" as `format_answer` writes them; none of anything else."""
-    listed = tokens if isinstance(tokens, list) else []
-    pieces = [str(token["piece"]) for token in listed if isinstance(token, dict) and isinstance(token.get("piece"), str)]
-    return tuple(pieces) if len(pieces) == len(listed) else ()
+    try:
+        pieces = [str(token["piece"]) for token in fields["tokens"]]
+    except (KeyError, TypeError):  # not as `format_answer` writes them
+        pieces = []
+    return Given(decoded(text), pieces)
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -198,8 +210,12 @@ def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "inp
         yield [last.removesuffix(b"\r")]
 
 
-def open_input(name: str | None) -> AbstractContextManager[io.BufferedReader]:
+def open_input(name: str | None, option: str = "input") -> AbstractContextManager[io.BufferedReader]:
     """Open a file, unpacked if its name ends in .gz; stdin without a name."""
     if name is None:
         return nullcontext(cast(io.BufferedReader, sys.stdin.buffer))
-    return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
+    try:
+        return cast(io.BufferedReader, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
+    except OSError as error:
+        problem = "is a folder" if isinstance(error, IsADirectoryError) else error.strerror
+        raise UserError(f"{option}={name}: {problem}. Name a file that can be read.") from error

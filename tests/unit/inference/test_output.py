@@ -22,10 +22,7 @@ def write(name: str, lines: list[bytes], *, die: bool = False) -> Output:
     """Write the lines that are missing, and perhaps end before the file is whole."""
     output = Output(name, JOB)
     with suppress(RuntimeError), output.opened() as file:
-        for number, line in enumerate(lines[output.done :], start=output.done + 1):
-            if number % 3 == 0:
-                output.note_refused(number)
-            file.write(line)
+        file.writelines(lines[output.done :])
         if die:
             raise RuntimeError
     return output
@@ -122,11 +119,3 @@ def test_what_holds_nothing_is_no_unfinished_output(tmp_path, left, content_left
     write(str(path), LINES)
     assert content(path) == b"".join(LINES)
     assert [file.name for file in tmp_path.iterdir()] == ["out.txt"]
-
-
-def test_refused_lines_are_remembered(tmp_path):
-    path = str(tmp_path / "out.txt")
-    assert write(path, LINES[:10], die=True).refused == 3
-    assert Output(path, JOB).refused == 3
-    assert write(path, LINES).refused == 13
-

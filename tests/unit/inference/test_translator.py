@@ -16,7 +16,7 @@ import subprocess
 import sys
 import termios
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ from translator.inference.ranking import by_expected_score
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
-from translator.inference.workers import Job, translate_all
+from translator.inference.workers import Job, ready
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
@@ -441,13 +441,12 @@ def test_workers_answer_as_one_process_does(script, trained_folder, tmp_path):
 
 def test_more_workers_than_cores_are_not_started(monkeypatch, capsys):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2}, raising=False)
-    monkeypatch.setattr("translator.inference.workers.in_order", lambda make, shares, *, workers, remedy: iter([workers]))
-    monkeypatch.setattr(Job, "load", lambda job: None)
+    monkeypatch.setattr("translator.inference.workers.answering", lambda make, *, workers, remedy: nullcontext(workers))
     job = Job((), "cpu", "fp32", search_config(), details=False)
-    assert list(translate_all(job, [], workers=1000)) == [3]
-    assert capsys.readouterr().err == "workers=1000: only 3 are started, one for each core\n"
-    assert list(translate_all(job, [], workers=3)) == [3]
-    assert not capsys.readouterr().err
+    for workers, told in ((1000, "workers=1000: only 3 are started, one for each core\n"), (3, "")):
+        with ready(job, workers=workers) as started:
+            assert started == 3
+        assert capsys.readouterr().err == told
 
 
 def test_given_translations_are_scored_instead(script, trained_folder, translator, tmp_path):

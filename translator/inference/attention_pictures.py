@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from torch import Tensor
-
 from translator.config.commands import PlotAttentionConfig
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
@@ -17,7 +15,7 @@ from translator.runtime.atomic_files import require_no_link, require_writable, w
 from translator.runtime.console import log
 from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError
-from translator.text.tokenizer import BOS_ID, EOS_ID
+from translator.text.tokenizer import BOS_ID
 
 
 def draw_attentions(config: PlotAttentionConfig) -> None:
@@ -39,13 +37,16 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
                     maps.decoder, [*translator.target_tokenizer.pieces([BOS_ID]), *of_target[:-1]], of_target),
         "cross": ("Cross-attention: from each output piece being chosen (row) to the source (columns)",
                   maps.cross, of_source, of_target)}
-    figures = {
-        name: draw_attention(_panels(weights), columns, rows, columns=weights.size(1), title=title)
-        for name, (title, weights, columns, rows) in pictures.items()}
+    images = {}
+    for name, (title, weights, columns, rows) in pictures.items():
+        panels = {
+            f"layer {number}, head {head}": of_head
+            for number, layer in enumerate(weights, start=1) for head, of_head in enumerate(layer, start=1)}  # each (T, S)
+        images[folder / f"{name}.png"] = png(draw_attention(panels, columns, rows, columns=weights.size(1), title=title))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        write_bytes(folder / f"{name}.png", png(figure))
-        print(folder / f"{name}.png")
+    for path, image in images.items():
+        write_bytes(path, image)
+        print(path)
     if missing := undrawn([*of_source, *of_target]):
         log(f"no installed font has {missing}: shown by code points; a font such as Noto Sans CJK has most")
 
@@ -61,17 +62,10 @@ def _pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int
         [target] = translator.target_tokenizer.encode([config.target])
     else:
         [translation] = translator.translate([config.text], options)
-        if not translation.hypotheses:
+        if not translation.pairs:
             raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
-        target = [*translation.hypotheses[0].ids, EOS_ID]
+        target = list(translation.pairs[0][1])
     positions = translator.planner.positions
     if positions is not None and max(len(source), len(target)) > positions:
         raise UserError(f"text and target may have model.max_positions={positions} tokens: give shorter ones")
     return source, target
-
-
-def _panels(weights: Tensor) -> dict[str, Tensor]:
-    """Split weights (L, H, T, S) into those of each head, by name."""
-    return {
-        f"layer {number}, head {head}": of_head
-        for number, layer in enumerate(weights, start=1) for head, of_head in enumerate(layer, start=1)}

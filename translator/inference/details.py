@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,8 @@ import torch
 from torch import Tensor
 
 from translator.config.options import SearchConfig
-from translator.search.forced import Rating
 from translator.search.hypothesis import Ids
-from translator.search.scoring import coverage_penalty, length_penalty
+from translator.search.scoring import Rating, coverage_penalty, length_penalty
 from translator.text.tokenizer import WORD_START, Tokenizer
 
 
@@ -44,8 +44,8 @@ def collect_details(
         details = Details(
             details.pieces + tuple(target_pieces), details.log_probabilities + rating.log_probabilities, details.score + score,
             details.alignment + tuple((s + source_words, t + target_words) for s, t in links))
-        source_words += count_words(source_pieces)
-        target_words += count_words(words)
+        source_words += len(set(_word_numbers(source_pieces)))
+        target_words += len(set(_word_numbers(words)))
     return details
 
 
@@ -69,16 +69,7 @@ def align_words(attention: Tensor, source: Sequence[str], target: Sequence[str])
     return [(best, word) for word, best in enumerate(from_word.argmax(dim=1).tolist())]
 
 
-def count_words(pieces: Sequence[str]) -> int:
-    """Return how many words pieces form."""
-    return max(_word_numbers(pieces), default=-1) + 1
-
-
 def _word_numbers(pieces: Sequence[str]) -> list[int]:
     """Return the number of each piece's word; words are separated by spaces."""
-    numbers, word = [], -1
-    for piece in pieces:
-        if word < 0 or piece.startswith(WORD_START):
-            word += 1
-        numbers.append(word)
-    return numbers
+    starts = (number == 0 or piece.startswith(WORD_START) for number, piece in enumerate(pieces))
+    return [count - 1 for count in itertools.accumulate(starts)]

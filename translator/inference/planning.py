@@ -27,8 +27,8 @@ FAR_TOO_LONG = 2
 class TrainingStatistics:
     """Statistics of the training pairs; None if unknown."""
 
-    longest_source: int | None = None  # tokens
-    long_source: int | None = None  # 99th percentile, in tokens
+    longest_source: float | None = None  # tokens
+    long_source: float | None = None  # 99th percentile, in tokens
     several_sentences: float | None = None  # share of sources with two or more
     length_ratio: float | None = None  # target tokens per source token
 
@@ -39,15 +39,11 @@ class TrainingStatistics:
             train = dict(report["splits"]["train"])
         except (KeyError, TypeError, ValueError):
             return cls()
-        several, source, target = (_number(train.get(name)) for name in ("source_several", "source_tokens", "target_tokens"))
-        longest, long = (_number(train.get(name)) for name in ("source_longest", "source_long"))
+        known = {name: value for name, value in train.items() if isinstance(value, int | float) and abs(value) < 2**53}
+        source, target = known.get("source_tokens"), known.get("target_tokens")
         return cls(
-            longest_source=None if longest is None else int(longest), long_source=None if long is None else int(long),
-            several_sentences=several, length_ratio=target / source if source and target else None)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) < 2**53 else None
+            known.get("source_longest"), known.get("source_long"), known.get("source_several"),
+            target / source if source and target else None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +106,8 @@ class Planner:
         self, source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, statistics: TrainingStatistics, positions: int | None
     ) -> None:
         """positions: number of learned positions, None without them."""
-        self.source_tokenizer = source_tokenizer
-        self.target_tokenizer = target_tokenizer
-        self.statistics = statistics
-        self.positions = positions
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.statistics, self.positions = statistics, positions
         self._terminologies: dict[str, Terminology] = {}
 
     def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:

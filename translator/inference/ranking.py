@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from translator.config.options import SearchConfig
+from translator.inference.planning import Unit
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.metrics.sentences import SentenceMetric, pairwise_scores
 from translator.search.hypothesis import Hypothesis, Ids
@@ -94,8 +95,18 @@ def as_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ").strip()
 
 
+def warnings_of(translation: Translation, unit: Unit, ratio: float) -> tuple[str, ...]:
+    """Return signs that a translation lacks part of its source; ratio: target tokens per source token in training."""
+    if not translation.hypotheses:
+        return ()
+    sentences = len(split_sentences(unit.text)) if unit.required else 1  # any of them may need the required phrase
+    joined = f"the translation may be incomplete: required phrases keep {sentences} sentences together" if sentences > 1 else ""
+    short = short_output(len(unit.ids), 1 + len(translation.hypotheses[0].ids), ratio)
+    return tuple(filter(None, (short, lost_numbers(unit.text, translation.text), joined)))
+
+
 def short_output(source: int, output: int, ratio: float) -> str:
-    """Return a warning if an output is far too short, in tokens; ratio: target tokens per source token in training."""
+    """Return a warning if an output is far too short, in tokens."""
     if source < LEAST_TOKENS or output >= SHORT * ratio * source:
         return ""
     return f"the translation may be incomplete: {output} tokens for {source} of the source"
@@ -107,9 +118,3 @@ def lost_numbers(source: str, output: str) -> str:
     missing = Counter(digits for _, digits in numbers) - Counter(re.sub(r"\D", "", number) for number in NUMBER.findall(output))
     lost = dict.fromkeys(number for number, digits in numbers if digits in missing and len(digits) > 1)
     return f"numbers that the translation lacks: {', '.join(lost)}" if lost else ""
-
-
-def joined_sentences(source: str, required: Sequence[str]) -> str:
-    """Return a warning if several sentences were translated as one, as any of them may need the required phrase."""
-    sentences = len(split_sentences(source)) if required else 1
-    return f"the translation may be incomplete: required phrases keep {sentences} sentences together" if sentences > 1 else ""

@@ -16,25 +16,20 @@ import torch
 from translator.config.options import SearchConfig
 from translator.data.batching import pad
 from translator.inference.details import Details, collect_details
-from translator.inference.planning import NOTHING, Planner, Unit
-from translator.inference.ranking import (
-    as_line,
-    join_allowed,
-    joined_sentences,
-    lost_numbers,
-    rank,
-    short_output,
-    without_phrases,
-)
-from translator.inference.trained_model import TrainedModel
+from translator.inference.planning import NOTHING, Planner, TrainingStatistics, Unit
+from translator.inference.ranking import as_line, join_allowed, rank, warnings_of, without_phrases
 from translator.inference.translation import Given, Request, Translation
+from translator.model.inference_layers import convert, strip_hooks
+from translator.model.transformer import Transformer
+from translator.model.weights import SkipInit, load_into, require_fit
+from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
-from translator.runtime.device import OutOfMemory, advise_when_out_of_memory
+from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
 from translator.runtime.errors import UserError
 from translator.search import Demands, Hypothesis, search
 from translator.search.ensemble import as_one
-from translator.search.forced import Rating, rate
 from translator.search.hypothesis import Ids
+from translator.search.scoring import Rating, rate
 from translator.search.shortlist import Shortlist, search_among
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, rejoined, whole_words
@@ -48,6 +43,34 @@ BANNED_TRIES = 20
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+    """All that a translator needs of a run. In memory, weights and device may change between calls."""
+
+    model: Transformer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    search: SearchConfig  # used where a call names no other
+    statistics: TrainingStatistics = TrainingStatistics()  # noqa: RUF009 frozen
+    folder: RunFolder | None = None
+
+    @classmethod
+    def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32") -> TrainedModel:
+        """Load a run folder for decoding; UserError if that is not possible."""
+        where, folder = resolve_device(device), RunFolder(run)
+        config, tokenizers = folder.load_config(), folder.load_tokenizers()
+        statistics, weights = TrainingStatistics.from_report(folder.load_report()), folder.load_weights()
+        with torch.device("meta"), SkipInit():  # check the sizes in config.yaml before they take memory
+            require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
+        with advise_when_out_of_memory(
+                f"{run} does not fit beside what {where.type} holds already; free some, or use device=cpu"):
+            with SkipInit():
+                model = Transformer(config.model, *map(len, tokenizers))
+            load_into(model, weights, folder.model_file)
+            model = strip_hooks(convert(model.to(where).for_decoding(), Precision.resolve(precision, where)))
+        return cls(model, *tokenizers, config.search, statistics, folder)
 
 
 class Translator:
@@ -91,9 +114,7 @@ class Translator:
         """Return the translation of each text, in order; an empty one for an empty text, and for one that is refused."""
         return [translation.text for translation in self.translate(texts, search)]
 
-    def translate(
-        self, texts: Sequence[str | bytes | Request], search: SearchConfig | None = None
-    ) -> list[Translation]:
+    def translate(self, texts: Sequence[str | bytes | Request], search: SearchConfig | None = None) -> list[Translation]:
         """Return translations with n-best lists, scores and the reason why a text was refused."""
         config = search or self.search
         plans = [self.plan(text if isinstance(text, Request) else Request(text), config) for text in texts]
@@ -103,9 +124,7 @@ class Translator:
             Translation(refused=plan) if isinstance(plan, str) else join_allowed([next(found) for _ in plan], config.banned)
             for plan in plans]
 
-    def stream(
-        self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None
-    ) -> Iterator[Translation]:
+    def stream(self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None) -> Iterator[Translation]:
         """Translate any number of texts, `CHUNK` at a time, in constant memory."""
         remaining = iter(texts)
         while chunk := list(itertools.islice(remaining, CHUNK)):
@@ -126,7 +145,11 @@ class Translator:
 
     def details_of(self, translations: Sequence[Translation], search: SearchConfig | None = None) -> list[Details]:
         """Rate translations of this translator token by token and align their words; an empty one has no tokens."""
-        return self._details([translation.pairs for translation in translations], search or self.search)
+        config = search or self.search
+        ratings = iter(self.rate([pair for translation in translations for pair in translation.pairs], config))
+        return [
+            collect_details([(p, next(ratings)) for p in of_text.pairs], self.source_tokenizer, self.target_tokenizer, config)
+            for of_text in translations]
 
     def details(
         self, sources: Sequence[str], translations: Sequence[str | Given], search: SearchConfig | None = None
@@ -136,21 +159,17 @@ class Translator:
         None for a pair with a side longer than `search.max_source_tokens` or the learned positions, or with an unknown
         target language.
         """
-        config = search or self.search
-        pairs = [
-            self._pairs(source, given if isinstance(given, Given) else Given(given), config)
-            for source, given in zip(sources, translations, strict=True)]
-        details = self._details(pairs, config)
-        return [of_text if sentences else None for sentences, of_text in zip(pairs, details, strict=True)]
+        given = [
+            Translation(pairs=self._pairs(source, text if isinstance(text, Given) else Given(text), search or self.search))
+            for source, text in zip(sources, translations, strict=True)]
+        return [details if of.pairs else None for of, details in zip(given, self.details_of(given, search), strict=True)]
 
     def rate(self, pairs: Sequence[tuple[Ids, Ids]], search: SearchConfig) -> list[Rating]:
         """Return the models' probabilities and attention for each pair of a source and an output, both with EOS."""
+        def work(batch: list[tuple[Ids, Ids]]) -> list[Rating]:
+            return rate(self.models, [source for source, _ in batch], [output for _, output in batch], self.device)
 
-        def rate_batch(batch: list[tuple[Ids, Ids]]) -> list[Rating]:
-            sources, outputs = zip(*batch, strict=True)
-            return rate(self.models, sources, outputs, self.device)
-
-        return self._in_batches(pairs, lambda pair: max(map(len, pair)), rate_batch, search)
+        return self._in_batches(pairs, lambda pair: max(map(len, pair)), work, search)
 
     def tokens_at_once(self, search: SearchConfig) -> int:
         """Return `search.batch_tokens`, with auto resolved."""
@@ -164,10 +183,9 @@ class Translator:
             translation = self._rank(unit, hypotheses, options)
             if options.banned:
                 translation = self._without_banned(unit, translation, options)
-            n_best = options.n_best
             result.append(dataclasses.replace(
-                translation, texts=translation.texts[:n_best], hypotheses=translation.hypotheses[:n_best],
-                warnings=self._warnings(unit, translation)))
+                translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best],
+                warnings=warnings_of(translation, unit, self._statistics.length_ratio or 0.0)))
         return result
 
     def _search(
@@ -186,10 +204,10 @@ class Translator:
             found = search_among(self.models, allowed, source, wanted, demands)
         else:
             found = search(as_one(self.models), source, wanted, demands)
-        # A search for one token finds an output, unless probabilities are NaN.
-        one_token = dataclasses.replace(options.plain(1), min_length=1, max_length=1)
-        if not all(found) and not all(search(as_one(self.models), source, one_token)):
-            raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
+        if not all(found):  # a search for one token finds an output, unless probabilities are NaN
+            one_token = dataclasses.replace(options.plain(1), min_length=1, max_length=1)
+            if not all(search(as_one(self.models), source, one_token)):
+                raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
 
     def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
@@ -237,19 +255,11 @@ class Translator:
         first = next((n for n in reversed(range(last)) if holds(n, last)), 0)
         return ids[first:last]
 
-    def _warnings(self, unit: Unit, translation: Translation) -> tuple[str, ...]:
-        if not translation.hypotheses:
-            return ()
-        signs = (
-            short_output(len(unit.ids), 1 + len(translation.hypotheses[0].ids), self._statistics.length_ratio or 0.0),
-            lost_numbers(unit.text, translation.text), joined_sentences(unit.text, unit.required))
-        return tuple(filter(None, signs))
-
-    def _pairs(self, source: str, given: Given, search: SearchConfig) -> list[tuple[Ids, Ids]]:
+    def _pairs(self, source: str, given: Given, search: SearchConfig) -> tuple[tuple[Ids, Ids], ...]:
         """Return the ids of a source and its translation, by sentence if it was found so; none if it cannot be rated."""
         tag, text = self.planner.split_tag(source, search)
         if self.planner.tag_problem(tag):
-            return []
+            return ()
         whole, outputs = self.source_tokenizer.encode([tag + text]), self._sentence_ids(given)
         inputs = whole
         if len(outputs) > 1:
@@ -258,7 +268,7 @@ class Translator:
         if len(inputs) != len(outputs):
             inputs, outputs = whole, self.target_tokenizer.encode([given.text])
         fits = max(map(len, (*inputs, *outputs))) <= self.planner.longest_source(search)
-        return list(zip(inputs, outputs, strict=True)) if fits else []
+        return tuple(zip(inputs, outputs, strict=True)) if fits else ()
 
     def _sentence_ids(self, given: Given) -> list[list[int]]:
         """Return the ids of a translation's sentences, EOS last, by the pieces given with it, if they spell its text."""
@@ -266,12 +276,6 @@ class Translator:
         ends = [place for place, i in enumerate(ids, start=1) if i == EOS_ID]
         sentences = [ids[first:end] for first, end in itertools.pairwise([0, *ends])]
         return sentences if rejoined(list(map(as_line, self.target_tokenizer.decode(sentences)))) == given.text else []
-
-    def _details(self, pairs: Sequence[Sequence[tuple[Ids, Ids]]], search: SearchConfig) -> list[Details]:
-        ratings = iter(self.rate([pair for of_text in pairs for pair in of_text], search))
-        return [
-            collect_details([(pair, next(ratings)) for pair in of_text], self.source_tokenizer, self.target_tokenizer, search)
-            for of_text in pairs]
 
     def _in_batches(
         self, items: Sequence[Item], size: Callable[[Item], int], work: Callable[[list[Item]], list[Result]],

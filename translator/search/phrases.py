@@ -45,7 +45,6 @@ class Progress:
 
     @property
     def tokens_missing(self) -> int:
-        """The tokens that are still missing."""
         return sum(map(len, self.missing)) - len(self.begun)
 
     def next_tokens(self) -> set[int]:
@@ -69,9 +68,7 @@ class Candidate(NamedTuple):
 class RequiredPhrases:
     """Choose continuations so that every output contains all its phrases."""
 
-    def __init__(
-        self, phrases: Sequence[Sequence[Sequence[int]]], banned: Sequence[Ids], beam_size: int, goes_on: GoesOn
-    ) -> None:
+    def __init__(self, phrases: Sequence[Sequence[Ids]], banned: Sequence[Ids], beam_size: int, goes_on: GoesOn) -> None:
         """`phrases`: required ones for each sentence; one that is part of another is met with it.
 
         banned: sequences that may come only as part of these phrases.
@@ -145,10 +142,9 @@ def _without_parts(phrases: set[Phrase]) -> frozenset[Phrase]:
 def _allocate(candidates: list[Candidate], places: int) -> list[Candidate]:
     """Choose the best of each bank, then the second of each, and so on; those with fewer tokens missing first."""
     by_bank = sorted(candidates, key=lambda c: (c.progress.tokens_missing, -c.total))
-    ranked: list[tuple[int, int, Candidate]] = []
-    for missing, bank in itertools.groupby(by_bank, key=lambda c: c.progress.tokens_missing):
-        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(bank)]
-    return [candidate for _, _, candidate in sorted(ranked, key=lambda r: r[:2])[:places]]
+    banks = itertools.groupby(by_bank, key=lambda c: c.progress.tokens_missing)
+    ranked = sorted((ranked for _, bank in banks for ranked in enumerate(bank)), key=lambda ranked: ranked[0])
+    return [candidate for _, candidate in ranked[:places]]
 
 
 def _as_tensors(chosen: list[list[Candidate]], width: int, scores: Tensor) -> Continuations:
@@ -156,6 +152,5 @@ def _as_tensors(chosen: list[list[Candidate]], width: int, scores: Tensor) -> Co
     filler = Candidate(-torch.inf, 0, EOS_ID, Progress(frozenset()))
     rows = [row + [filler] * (width - len(row)) for row in chosen]
     totals = torch.tensor([[c.total for c in row] for row in rows], dtype=scores.dtype, device=scores.device)
-    parents, tokens = (
-        torch.tensor([[c[field] for c in row] for row in rows], device=scores.device) for field in (1, 2))
+    parents, tokens = (torch.tensor([[c[field] for c in row] for row in rows], device=scores.device) for field in (1, 2))
     return Continuations(totals, parents, tokens)

@@ -6,6 +6,7 @@ Each takes the log-probabilities of N hypotheses, (N, V), and their tokens so fa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,38 +20,25 @@ def build_rules(options: SearchConfig, banned: Sequence[Sequence[int]]) -> list[
     """Build the rules that the options ask for, and that for banned phrases."""
     rules: list[Rule] = []
     if options.repetition_penalty != 1:
-        rules.append(RepetitionPenalty(options.repetition_penalty))
+        rules.append(partial(penalise_repetition, options.repetition_penalty))
     if options.no_repeat_ngram:
-        rules.append(NoRepeatedNgram(options.no_repeat_ngram))
-    if banned:
-        rules.append(BannedPhrases(banned))
-    return rules
+        rules.append(partial(forbid_repeated_ngrams, options.no_repeat_ngram))
+    return rules + [BannedPhrases(banned)] * bool(banned)
 
 
-class RepetitionPenalty:
+def penalise_repetition(penalty: float, log_probabilities: Tensor, tokens: Tensor) -> None:
     """Multiply the log-probability of a token that the output holds already by `penalty`, at least 1.
 
     After Keskar et al. 2019, https://arxiv.org/abs/1909.05858, section 4.1, who divide its logit. It counts in scores.
     """
-
-    def __init__(self, penalty: float) -> None:
-        self.penalty = penalty
-
-    def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
-        log_probabilities.scatter_(1, tokens, log_probabilities.gather(1, tokens) * self.penalty)
+    log_probabilities.scatter_(1, tokens, log_probabilities.gather(1, tokens) * penalty)
 
 
-class NoRepeatedNgram:
+def forbid_repeated_ngrams(n: int, log_probabilities: Tensor, tokens: Tensor) -> None:
     """Never repeat an n-gram (Paulus et al. 2018, https://arxiv.org/abs/1705.04304, section 2.5)."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __call__(self, log_probabilities: Tensor, tokens: Tensor) -> None:
-        if tokens.size(1) < self.n:
-            return
-        grams = tokens.unfold(1, self.n, 1)  # (N, grams, n)
-        newest = tokens[:, tokens.size(1) - self.n + 1 :]  # (N, n - 1): what a next token would complete
+    if tokens.size(1) >= n:
+        grams = tokens.unfold(1, n, 1)  # (N, grams, n)
+        newest = tokens[:, tokens.size(1) - n + 1 :]  # (N, n - 1): what a next token would complete
         repeated = (grams[..., :-1] == newest[:, None]).all(dim=-1)  # (N, grams)
         ends = grams[..., -1].masked_fill(~repeated, 0)  # 0 is padding, which is never produced
         log_probabilities.scatter_(1, ends, -torch.inf)

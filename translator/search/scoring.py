@@ -1,18 +1,26 @@
-"""How outputs are scored: log-probability / length penalty + coverage penalty.
+"""How outputs are scored: log-probability / length penalty + coverage penalty. Forced decoding scores known outputs.
 
 A new length penalty takes an entry in `LENGTH_PENALTIES` and its name in `SearchConfig.length_penalty_form`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from translator.data.batching import collate
+from translator.model.attention import padding_mask
+from translator.model.transformer import Transformer
+from translator.search.hypothesis import Ids
 from translator.text.tokenizer import PAD_ID
 
+# Tokens whose probabilities are computed together: half a gigabyte where the vocabulary has 128,000 pieces.
+ROWS_AT_ONCE = 1024
 # A penalty must never fall with length (a number or a tensor, EOS counted): the search stops by that.
 LENGTH_PENALTIES: dict[str, Callable[[Any, float], Any]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, https://arxiv.org/abs/1609.08144, section 7
@@ -31,3 +39,39 @@ def coverage_penalty(coverage: Tensor, source: Tensor, beta: float) -> Tensor:
     """
     logs = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1).log()
     return beta * logs.masked_fill((source == PAD_ID)[:, None], 0).sum(dim=2)
+
+
+@dataclass(frozen=True)
+class Rating:
+    """An output token by token, EOS last."""
+
+    log_probabilities: tuple[float, ...]
+    attention: Tensor  # (tokens, source tokens), from each token to the source: the mean of `alignment_layers` and their heads
+
+    @property
+    def log_probability(self) -> float:
+        return math.fsum(self.log_probabilities)
+
+
+@torch.inference_mode()
+def rate(models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device) -> list[Rating]:
+    """Rate `outputs` as translations of `sources`, all with EOS, in one pass; several models as an ensemble."""
+    batch = collate(sources, outputs).to(device)
+    mask = padding_mask(batch.source, PAD_ID)
+    probabilities, attention = [], []
+    for model in models:
+        hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, weights_of=model.alignment_layers)
+        probabilities.append(_log_probabilities(model, hidden, batch.target_out))
+        attention.append(torch.stack(weights).float().mean(dim=(0, 2)))  # over layers and heads
+    log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
+    mean_attention = torch.stack(attention).mean(dim=0)  # (B, T, S)
+    return [
+        Rating(tuple(log_probabilities[i, : len(output)].tolist()), mean_attention[i, : len(output), : len(source)].cpu())
+        for i, (source, output) in enumerate(zip(sources, outputs, strict=True))]
+
+
+def _log_probabilities(model: Transformer, hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Return those of tokens (B, T) after hidden (B, T, D), with the whole vocabulary's for only some rows at a time."""
+    rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
+    slices = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]
+    return torch.cat([model.log_probabilities(rows, some).gather(1, chosen[some]) for some in slices]).view_as(tokens)

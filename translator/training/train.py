@@ -17,9 +17,8 @@ from translator.data.tatoeba import fetch_default
 from translator.evaluation.evaluate import Evaluation, evaluate
 from translator.evaluation.evaluate import describe as describe_evaluation
 from translator.inference.planning import TrainingStatistics
-from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
-from translator.inference.translator import TOKENS_ON_CPU, Translator
+from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Translator
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of

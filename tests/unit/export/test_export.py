@@ -41,13 +41,11 @@ from translator.export import decoding as to_decoding
 from translator.export import huggingface as to_huggingface
 from translator.export.command import model_card, replaced
 from translator.export.decoding import Decoding
-from translator.inference.trained_model import TrainedModel
-from translator.inference.translator import Translator
+from translator.inference.translator import TrainedModel, Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
-from translator.search.forced import rate
 from translator.search.hypothesis import length_limits
-from translator.search.scoring import length_penalty
+from translator.search.scoring import length_penalty, rate
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, narrow_target, train_tokenizer
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))

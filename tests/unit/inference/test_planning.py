@@ -15,9 +15,8 @@ from tests.support.configurations import search_config
 from tests.support.corpora import PAIRS
 from translator.inference.planning import TrainingStatistics
 from translator.inference.ranking import lost_numbers, short_output
-from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
-from translator.inference.translator import Translator
+from translator.inference.translator import TrainedModel, Translator
 from translator.text.tokenizer import EOS_ID
 from translator.text.writing_systems import rejoined, split_clauses, split_sentences
 

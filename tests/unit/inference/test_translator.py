@@ -33,16 +33,15 @@ from translator.inference import translator as translate
 from translator.inference.details import align_words
 from translator.inference.planning import Terminology
 from translator.inference.ranking import by_expected_score
-from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
-from translator.inference.translator import Translator
+from translator.inference.translator import TrainedModel, Translator
 from translator.inference.workers import Job, ready
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
 from translator.runtime.errors import UserError
-from translator.search.forced import rate
 from translator.search.phrases import holds
+from translator.search.scoring import rate
 from translator.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, WORD_START, train_tokenizer
 from translator.text.writing_systems import goes_on, normal, whole_words
 

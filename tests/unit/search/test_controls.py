@@ -34,9 +34,8 @@ from translator.data.batching import pad
 from translator.search import Demands, Hypothesis
 from translator.search.choice import CHUNK, Sampling, top_k
 from translator.search.ensemble import Ensemble
-from translator.search.forced import rate
 from translator.search.phrases import holds
-from translator.search.scoring import coverage_penalty
+from translator.search.scoring import coverage_penalty, rate
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 SENTENCES = [[7, 9, 11, 5, EOS_ID], [8, EOS_ID], [30, 31, 32, 33, 34, 35, 36, 37, EOS_ID], [5, 6, EOS_ID]]

@@ -49,7 +49,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help train import evaluate translate export serve report shortlist plot-attention board bench growth data test fuzz \
-	torture lint setup clean
+	torture lint docs setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -97,7 +97,7 @@ board: $(READY) ## Show the training curves in the browser (TensorBoard)
 bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
 	@$(BIN)/python scripts/bench/speed.py
 
-growth: $(READY) ## Measure how the cost of training grows: docs/growth.md
+growth: $(READY) ## Measure how the cost of training grows
 	@$(BIN)/python scripts/bench/growth.py
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
@@ -114,6 +114,9 @@ torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings a
 lint: $(DEV) ## Check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+docs: .venv/ready-docs ## Build the docs site into site/html/: guides, and a reference from docstrings
+	@$(BIN)/python docs/build_site.py
 
 setup: $(READY) ## Make .venv with the tested versions
 

@@ -54,7 +54,7 @@ endif
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
-	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base"; they stand in conf/.'
+	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base". They are in conf/.'
 
 # PyTorch's threads spin while they wait. Beside busy programs a training that spins less is twice as fast.
 train: export GOMP_SPINCOUNT ?= 10000
@@ -111,9 +111,10 @@ fuzz: $(DEV) ## Try a hundred thousand random inputs, and count them by property
 torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
 	@KILLS=$(call quoted,$(value KILLS)) $(BIN)/python -m pytest -s -m torture $(value ARGS)
 
-lint: $(DEV) ## Check style (ruff) and types (mypy)
+lint: $(DEV) ## Check style (ruff), types (mypy) and words
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/check_words.py
 
 docs: .venv/ready-docs ## Build the docs site into site/html/: guides, and a reference from docstrings
 	@$(BIN)/python docs/build_site.py

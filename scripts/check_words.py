@@ -11,10 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # What to write instead is in CONTRIBUTING.md.
 PHRASES = (
-    "of which", "so many", "those that", "those of", "is told", "are told", "tells", "lies in", "lie in", "stands in", "stand in",
-    "stands there", "but for", r"alone(?=[.;:])", "whatever", "by itself", "in turn", "in words", "gone on with", "go on", "goes on",
-    "comes to", "is had", "at hand", "to be had", "anew", "mend", "of another", "is none", "none is left", r"as (?:it is|they are)(?=[.,;:)])",
-    "take it out")
+    "of which", "so many", "those that", "those of", "is told", "are told", "tells", "lies? in", "stands? in", "stands there",
+    "but for", r"alone(?=[.;:])", "whatever", "by itself", "in turn", "in words", "gone on with", "go(?:es)? on", "comes to",
+    "is had", "at hand", "to be had", "anew", "mend", "of another", "is none", "none is left", "take it out",
+    r"as (?:it is|they are)(?=[.,;:)])")
 WRONG = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 
 

@@ -378,5 +378,5 @@ def test_mistakes_are_one_line(script, run_folder, options, words):
 def test_weights_of_another_model_are_named(run_folder, tmp_path):
     shutil.copytree(run_folder, tmp_path / "run")
     save_tensors(RunFolder(tmp_path / "run").model_file, {"x": torch.zeros(2)})
-    with pytest.raises(UserError, match="another model"):
+    with pytest.raises(UserError, match="do not match the model"):
         Translator(tmp_path / "run", device="cpu")

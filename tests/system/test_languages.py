@@ -199,7 +199,8 @@ def test_a_direction_is_scored_alone(several, single, script):
         assert (folder / "reference.txt").read_text() == f"{ROWS[0]['up']}\n"
     assert not (single / "evaluation-test-en-up").exists()
     assert_user_error(script("evaluate", f"run={several}", "source=en", "target=fr"), "source=en target=fr", "en to de")
-    assert_user_error(script("evaluate", f"run={several}", "split=train", "source=en", "target=up"), "split=train", "Remove source=")
+    of_train = script("evaluate", f"run={several}", "split=train", "source=en", "target=up")
+    assert_user_error(of_train, "split=train", "Remove source=")
     changed = json_lines(several.parent / "changed.jsonl", ROWS[3:4])
     run = several.parent / "of-changed-data"
     shutil.copytree(several, run)

@@ -232,9 +232,21 @@ class TrainConfig(Options):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class SearchConfig(Options):
-    """How a translation is searched: conf/search."""
-    GROUP = "search."
+class PlanningOptions(Options):
+    """How a text becomes sentences to search."""
+
+    max_source_tokens: TokenCount
+    split_sentences: Literal["auto", "always", "never"] = "auto"
+    language: str | None = None
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    banned: tuple[str, ...] = ()
+    terminology: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SearchOptions(Options):
+    """How the outputs of a sentence are searched."""
 
     beam_size: Beam
     keep_places: bool = False
@@ -257,17 +269,32 @@ class SearchConfig(Options):
     seed: Whole = 1
     no_repeat_ngram: Tokens = 0
     repetition_penalty: Annotated[float, Field(ge=1, le=1000)] = 1.0
-    prefix: str = ""
-    required: tuple[str, ...] = ()
-    banned: tuple[str, ...] = ()
-    terminology: str | None = None
     copy_unknown: bool = False
-    language: str | None = None
-    mbr: Literal["chrf", "bleu"] | None = None
-    max_source_tokens: TokenCount
-    split_sentences: Literal["auto", "always", "never"] = "auto"
     batch_tokens: BatchTokens
     shortlist: Annotated[int, Field(ge=0, le=MOST_CANDIDATES)] = 0
+
+    @property
+    def places_stay(self) -> bool:
+        """`keep_places`, where it has a meaning: greedy search ends with its one hypothesis."""
+        return self.keep_places and self.beam_size > 1
+
+    @property
+    def awaited(self) -> float:
+        """The number of finished hypotheses that ends a sentence by `patience`."""
+        return math.inf if self.patience is None else max(1, math.floor(self.patience * self.beam_size + 0.5))
+
+    @property
+    def most_outputs(self) -> int:
+        """The most outputs that a search is sure to find, where the rules let it."""
+        return int(min(self.beam_size, self.awaited))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SearchConfig(PlanningOptions, SearchOptions):
+    """How a text is translated: conf/search. Planning and search take their own part only."""
+    GROUP = "search."
+
+    mbr: Literal["chrf", "bleu"] | None = None  # how outputs are ranked
 
     def __post_init__(self) -> None:
         self.require(self.sampling or self.beam_size <= 1000, "beam_size", "must be at most 1,000, except in sampling")
@@ -292,21 +319,6 @@ class SearchConfig(Options):
         self.require(self.patience is None or self.keep_places, "patience", "needs search.keep_places=true")
         self.require((plain and not self.keep_places) or not (self.required or self.terminology is not None), "required",
                      "and search.terminology need beam search without search.sampling, search.groups and search.keep_places")
-
-    @property
-    def places_stay(self) -> bool:
-        """`keep_places`, where it has a meaning: greedy search ends with its one hypothesis."""
-        return self.keep_places and self.beam_size > 1
-
-    @property
-    def awaited(self) -> float:
-        """The number of finished hypotheses that ends a sentence by `patience`."""
-        return math.inf if self.patience is None else max(1, math.floor(self.patience * self.beam_size + 0.5))
-
-    @property
-    def most_outputs(self) -> int:
-        """The most outputs that a search is sure to find, where the rules let it."""
-        return int(min(self.beam_size, self.awaited))
 
     def plain(self, beam_size: int) -> SearchConfig:
         """Return beam search for the best output only, with the same penalties, limits and treatment of unknown words."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from translator.config.languages import split_tag, tag_of
-from translator.config.options import MOST_DEMANDED, MOST_PHRASES, SearchConfig
+from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptions
 from translator.inference.translation import Request, decoded
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
@@ -110,14 +110,14 @@ class Planner:
         self.statistics, self.positions = statistics, positions
         self._terminologies: dict[str, Terminology] = {}
 
-    def plan(self, request: Request, options: SearchConfig) -> list[Unit] | str:
+    def plan(self, request: Request, options: PlanningOptions) -> list[Unit] | str:
         """Return the units to search, `NOTHING` for a text without words, or why the text is refused."""
         try:
             return list(self._units(request, options))
         except Refusal as reason:
             return f"{reason}; not translated"
 
-    def split_tag(self, text: str, options: SearchConfig) -> tuple[str, str]:
+    def split_tag(self, text: str, options: PlanningOptions) -> tuple[str, str]:
         """Return the tag of the language wanted, by the text itself or else by the options; and the text without it."""
         tag, rest = split_tag(text)
         if tag.rstrip() in self.source_tokenizer.tags:
@@ -132,11 +132,11 @@ class Planner:
         return "" if tag.rstrip() in tags else (
             f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
 
-    def longest_source(self, options: SearchConfig) -> int:
+    def longest_source(self, options: PlanningOptions) -> int:
         """Return the most tokens of a source: those allowed, within learned positions."""
         return options.max_source_tokens if self.positions is None else min(options.max_source_tokens, self.positions)
 
-    def _units(self, request: Request, options: SearchConfig) -> Iterator[Unit]:
+    def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
         try:
             tag, text = self.split_tag(decoded(request.text), options)
         except ValueError as error:
@@ -156,7 +156,7 @@ class Planner:
             [ids], [prefix_ids] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([beginning])
             yield self._unit(ids, sentence, prefix_ids[:-1], required, options)
 
-    def _sentences(self, text: str, tag: str, options: SearchConfig) -> list[str]:
+    def _sentences(self, text: str, tag: str, options: PlanningOptions) -> list[str]:
         """Return the parts of a text to translate one by one."""
         seen = self.statistics
         longest, several = seen.longest_source or math.inf, seen.several_sentences or 0.0
@@ -172,7 +172,9 @@ class Planner:
             part for sentence in split_sentences(text)
             for part in split_clauses(sentence, lambda part: length(part) <= limit)]
 
-    def _unit(self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: SearchConfig) -> Unit:
+    def _unit(
+        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: PlanningOptions
+    ) -> Unit:
         if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # only invisible characters
             return NOTHING
         terms: list[str] = []
@@ -191,12 +193,8 @@ class Planner:
             raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")
         return unit
 
-    def _require_possible(self, required: Sequence[str], prefix: str, options: SearchConfig) -> None:
+    def _require_possible(self, required: Sequence[str], prefix: str, options: PlanningOptions) -> None:
         """Refuse what no translation can hold."""
-        if required and (options.sampling or options.groups > 1 or options.keep_places):
-            raise Refusal(
-                "phrases can be required of plain beam search alone, without search.sampling, search.groups and "
-                "search.keep_places")
         if sum(map(len, required)) > MOST_DEMANDED or len(required) > MOST_PHRASES:
             raise Refusal(f"its required phrases are more than {MOST_PHRASES}, or have more than {MOST_DEMANDED:,} characters")
         for text in (*required, prefix):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import torch
 
-from translator.config.options import SearchConfig
 from translator.inference.planning import Unit
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.metrics.sentences import SentenceMetric, pairwise_scores
@@ -24,8 +23,13 @@ SHORT, LEAST_TOKENS = 0.4, 10
 NUMBER = re.compile(r"\d+(?:[.,:'\u00a0\u202f]\d+)*")
 
 
-def rank(source: Ids, texts: Sequence[str], hypotheses: Sequence[Hypothesis], options: SearchConfig) -> Translation:
-    """Rank hypotheses and their texts, both best first by score."""
+def rank(
+    source: Ids, texts: Sequence[str], hypotheses: Sequence[Hypothesis], *, mbr: SentenceMetric | None, distinct: bool
+) -> Translation:
+    """Rank hypotheses and their texts, both best first by score: by expected score with `mbr`, else as they come.
+
+    distinct: keep the best of outputs that spell the same text.
+    """
     if not hypotheses:
         return Translation(refused="no translation keeps to all that was asked for; not translated")
     pairs = [(text, hypothesis) for text, hypothesis in zip(texts, hypotheses, strict=True) if text]
@@ -34,9 +38,9 @@ def rank(source: Ids, texts: Sequence[str], hypotheses: Sequence[Hypothesis], op
     best_of_text: dict[str, Hypothesis] = {}  # two outputs may spell one text by different pieces
     for text, hypothesis in pairs:
         best_of_text.setdefault(text, hypothesis)
-    if options.mbr:
-        pairs = [(text, best_of_text[text]) for text in by_expected_score([text for text, _ in pairs], options.mbr)]
-    elif not options.sampling:
+    if mbr:
+        pairs = [(text, best_of_text[text]) for text in by_expected_score([text for text, _ in pairs], mbr)]
+    elif distinct:
         pairs = list(best_of_text.items())
     ranked_texts, ranked = zip(*pairs, strict=True)
     return Translation(ranked_texts, ranked, pairs=((source, [*ranked[0].ids, EOS_ID]),))

@@ -134,6 +134,9 @@ class Translator:
         """Return the units to search, or why the text is refused."""
         if search.shortlist:
             _ = self.shortlist  # a missing one is reported before anything is searched
+        if any(map(str.strip, request.required)) and (search.sampling or search.groups > 1 or search.keep_places):
+            return ("phrases can be required of plain beam search only, without search.sampling, search.groups and "
+                    "search.keep_places; not translated")
         return self.planner.plan(request, search)
 
     def translate_units(self, units: Sequence[Unit], search: SearchConfig) -> list[Translation]:
@@ -216,7 +219,7 @@ class Translator:
             texts = [
                 self._copy_unknown(unit, hypothesis) if UNK_ID in hypothesis.ids else text
                 for text, hypothesis in zip(texts, hypotheses, strict=True)]
-        return rank(unit.ids, list(map(as_line, texts)), hypotheses, options)
+        return rank(unit.ids, list(map(as_line, texts)), hypotheses, mbr=options.mbr, distinct=not options.sampling)
 
     def _copy_unknown(self, unit: Unit, hypothesis: Hypothesis) -> str:
         """Return the text with source characters for unknown pieces: of the source's unknown ones, the most attended to."""

@@ -23,7 +23,7 @@ class Tracker:
     """Records measurements by update."""
 
     def __init__(self, metrics_file: Path, tensorboard: Path, recorded: Mapping[str, int]) -> None:
-        """`recorded`: the sizes that `flush` returned at the last checkpoint, to which the files are cut back."""
+        """Cut the files back to `recorded`, the sizes that `flush` returned at the last checkpoint."""
         self.metrics_file, self.tensorboard = metrics_file, tensorboard
         for file in self._files():
             if file.is_symlink():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from translator.config.options import SearchConfig
+from translator.config.options import SearchOptions
 from translator.search.hypothesis import width_of
 from translator.text.tokenizer import EOS_ID, PAD_ID
 
@@ -34,7 +34,7 @@ class Continuations(NamedTuple):
     tokens: Tensor
 
 
-def best_candidates(log_probabilities: Tensor, options: SearchConfig) -> Candidates:
+def best_candidates(log_probabilities: Tensor, options: SearchOptions) -> Candidates:
     """Return the likeliest next tokens of each hypothesis, log_probabilities (N, V): (N, C), as many as may survive.
 
     That is enough for groups too: a group is penalised only for as many tokens as those before it chose.
@@ -42,12 +42,12 @@ def best_candidates(log_probabilities: Tensor, options: SearchConfig) -> Candida
     return Candidates(*top_k(log_probabilities, min(most_continuations(options), log_probabilities.size(-1))))
 
 
-def most_continuations(options: SearchConfig) -> int:
+def most_continuations(options: SearchOptions) -> int:
     """Return how many continuations of a sentence survive: one a place, twice as many where places stay, as some may end."""
     return width_of(options) * (2 if options.places_stay else 1)
 
 
-def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, options: SearchConfig) -> Continuations:
+def best_continuations(scores: Tensor, candidates: Candidates, places: Tensor, options: SearchOptions) -> Continuations:
     """Return the most probable continuations, one for each place that no finished hypothesis has taken.
 
     Where places stay, only the first `width` may end.
@@ -85,7 +85,7 @@ class Sampling:
     The random numbers depend only on the seed, the source sentence and the number of the sample, not on other sentences.
     """
 
-    def __init__(self, source: Tensor, longest: int, options: SearchConfig) -> None:
+    def __init__(self, source: Tensor, longest: int, options: SearchOptions) -> None:
         """source (B, S) holds every sentence `beam_size` times in a row; longest: most tokens of an output."""
         self.options = options
         draws = []

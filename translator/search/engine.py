@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from translator.config.options import SearchConfig
+from translator.config.options import SearchOptions
 from translator.data.batching import pad
 from translator.model.active_hypotheses import OpenRows
 from translator.search.choice import Candidates, Sampling, best_candidates, best_continuations
@@ -43,7 +43,7 @@ class Model(Protocol):
 
 
 @torch.inference_mode()
-def search(model: Model, source: Tensor, options: SearchConfig, demands: Demands | None = None) -> list[list[Hypothesis]]:
+def search(model: Model, source: Tensor, options: SearchOptions, demands: Demands | None = None) -> list[list[Hypothesis]]:
     """Return the `n_best` best hypotheses for each sentence of source (B, S), best first; different ones, unless sampled.
 
     A sentence has `width_of(options)` places. At each step the most probable continuations of its open hypotheses fill the
@@ -113,7 +113,7 @@ class _Finished(NamedTuple):
 class _Beams:
     """The open hypotheses of the sentences still searched, and what has finished."""
 
-    def __init__(self, model: Model, source: Tensor, options: SearchConfig, demands: Demands) -> None:
+    def __init__(self, model: Model, source: Tensor, options: SearchOptions, demands: Demands) -> None:
         self.model, self.options, self.source = model, options, source
         count, groups, width, device = len(source), options.groups, width_of(options), source.device
         self.sentences = torch.arange(count, device=device)  # (B,) their numbers in `source`

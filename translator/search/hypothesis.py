@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from translator.config.options import SearchConfig
+from translator.config.options import SearchOptions
 from translator.text.tokenizer import PAD_ID
 
 Ids = Sequence[int]
@@ -35,12 +35,12 @@ class Demands:
     longest: int | None = None  # most tokens before EOS, prefix and phrases included
 
 
-def width_of(options: SearchConfig) -> int:
+def width_of(options: SearchOptions) -> int:
     """Return how many hypotheses one search keeps for each sentence; in sampling each is a search of its own."""
     return 1 if options.sampling else options.beam_size
 
 
-def length_limits(source: Tensor, options: SearchConfig) -> tuple[Tensor, Tensor]:
+def length_limits(source: Tensor, options: SearchOptions) -> tuple[Tensor, Tensor]:
     """Return the fewest and the most tokens before EOS for each sentence of source (B, S): two of (B,)."""
     lengths = (source != PAD_ID).sum(dim=1).cpu().double()  # as Python multiplies, and not every device
     fewest = (lengths * options.min_length_ratio).long().clamp(min=options.min_length)

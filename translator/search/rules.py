@@ -11,12 +11,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from translator.config.options import SearchConfig
+from translator.config.options import SearchOptions
 
 Rule = Callable[[Tensor, Tensor], None]
 
 
-def build_rules(options: SearchConfig, banned: Sequence[Sequence[int]]) -> list[Rule]:
+def build_rules(options: SearchOptions, banned: Sequence[Sequence[int]]) -> list[Rule]:
     """Build the rules that the options ask for, and that for banned phrases."""
     rules: list[Rule] = []
     if options.repetition_penalty != 1:

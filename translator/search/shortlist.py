@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from translator.config.options import MOST_CANDIDATES, SearchConfig
+from translator.config.options import MOST_CANDIDATES, SearchOptions
 from translator.model.active_hypotheses import OpenRows
 from translator.model.inference_layers import log_probabilities, select_outputs
 from translator.model.transformer import Transformer
@@ -58,7 +58,7 @@ class Shortlist:
 
 
 def search_among(
-    models: Sequence[Transformer], allowed: Tensor, source: Tensor, options: SearchConfig, demands: Demands
+    models: Sequence[Transformer], allowed: Tensor, source: Tensor, options: SearchOptions, demands: Demands
 ) -> list[list[Hypothesis]]:
     """Search for outputs of the pieces allowed to each sentence, (B, V), and those that its demands contain.
 

@@ -73,7 +73,7 @@ def test_what_cannot_be_demanded_is_refused_by_line(translator, tokenizer):
     phrase = Request(SOURCES[0], required=("Haus",))
     for changed in ({"groups": 2}, {"sampling": True}, {"keep_places": True}):
         refused, fine = translator.translate([phrase, SOURCES[0]], options(**changed))
-        assert refused.refused.startswith("phrases can be required of plain beam search alone")
+        assert refused.refused.startswith("phrases can be required of plain beam search only")
         assert fine.hypotheses
     half = translator.translate([Request(SOURCES[0], prefix="\ud800"), Request(SOURCES[0], required=("\ud800",))], QUICK)
     assert all("half a character" in t.refused for t in half)

@@ -97,7 +97,7 @@ board: $(READY) ## Show the training curves in the browser (TensorBoard)
 bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
 	@$(BIN)/python scripts/bench/speed.py
 
-growth: $(READY) ## Measure how the cost of training grows
+growth: $(READY) ## Measure the cost of an update by model and length, and learning by corpus size
 	@$(BIN)/python scripts/bench/growth.py
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences

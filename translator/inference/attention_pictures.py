@@ -54,17 +54,16 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
 def _pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:
     """Return the ids of the sentence and of its translation, EOS last."""
     options = dataclasses.replace(config.search, split_sentences="never")
-    plan = translator.plan(Request(config.text), options)
-    if isinstance(plan, str):
-        raise UserError(f"text: {plan}")
-    source = plan[0].ids
     if config.target:
-        [target] = translator.target_tokenizer.encode([config.target])
+        plan = translator.plan(Request(config.text), options)
+        if isinstance(plan, str):
+            raise UserError(f"text: {plan}")
+        source, target = plan[0].ids, translator.target_tokenizer.encode([config.target])[0]
     else:
         [translation] = translator.translate([config.text], options)
         if not translation.pairs:
             raise UserError(f"text: {translation.refused or 'nothing in it can be translated'}")
-        target = list(translation.pairs[0][1])
+        source, target = map(list, translation.pairs[0])
     positions = translator.planner.positions
     if positions is not None and max(len(source), len(target)) > positions:
         raise UserError(f"text and target may have model.max_positions={positions} tokens: give shorter ones")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from translator.config.commands import TranslateConfig
+from translator.config.options import SearchConfig
 from translator.inference.details import Details
 from translator.inference.line_formats import (
-    Given,
     Line,
     arriving_lines,
     choose_format,
@@ -27,11 +31,59 @@ from translator.inference.line_formats import (
     parse_pair,
 )
 from translator.inference.output import Output
-from translator.inference.translator import CHUNK
-from translator.inference.workers import Job, ready
+from translator.inference.translation import Given, Request, Translation
+from translator.inference.translator import CHUNK, Translator
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runtime.console import log
 from translator.runtime.device import Precision, resolve_device, tune_cpu
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
+from translator.runtime.process_pool import answering
+
+Answers = Iterator[list[tuple[Translation, Details | None]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Which models to load and how to translate."""
+
+    runs: tuple[str, ...]
+    device: str
+    precision: Precision
+    search: SearchConfig
+    details: bool
+
+    def load(self) -> Translator:
+        return Translator(*self.runs, device=self.device, precision=self.precision)
+
+    def translate(self, translator: Translator, requests: Sequence[Request]) -> list[tuple[Translation, Details | None]]:
+        """Translate requests, in order, with details if the job asks for them."""
+        translations = translator.translate(requests, self.search)
+        details = translator.details_of(translations, self.search) if self.details else [None] * len(translations)
+        return list(zip(translations, details, strict=True))
+
+
+@contextmanager
+def ready(job: Job, *, workers: int) -> Iterator[Callable[[Iterable[Sequence[Request]]], Answers]]:
+    """Yield a function that translates groups of requests, in order.
+
+    `workers` processes share the cores, at most one a core: more would only take memory. 1: this process.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers > cores:
+        log(f"workers={workers}: only {cores} are started, one for each core")
+        workers = cores
+    if workers == 1:
+        yield partial(map, partial(job.translate, job.load()))
+        return
+    begin = partial(_begin, job, max(1, torch.get_num_threads() // workers))
+    with answering(begin, workers=workers, remedy="try fewer workers, or a smaller search.batch_tokens") as answers:
+        yield answers
+
+
+def _begin(job: Job, threads: int) -> Callable[[Sequence[Request]], list[tuple[Translation, Details | None]]]:
+    torch.set_num_threads(threads)
+    tune_cpu()
+    return partial(job.translate, job.load())
 
 
 def translate_file(config: TranslateConfig) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from translator.config.languages import split_tag, tag_of
 from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptions
-from translator.inference.translation import Request, decoded
+from translator.inference.translation import Refusal, Request, decoded
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
@@ -95,10 +95,6 @@ class Terminology:
         return list(dict.fromkeys(self.pairs[term] for term in terms))
 
 
-class Refusal(Exception):
-    """Why a text cannot be translated as asked."""
-
-
 class Planner:
     """Split a text into units to search, with the prefix and phrases that each translation must hold."""
 
@@ -137,10 +133,7 @@ class Planner:
         return options.max_source_tokens if self.positions is None else min(options.max_source_tokens, self.positions)
 
     def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
-        try:
-            tag, text = self.split_tag(decoded(request.text), options)
-        except ValueError as error:
-            raise Refusal(str(error)) from error
+        tag, text = self.split_tag(decoded(request.text), options)
         if not text.strip():
             yield NOTHING
             return

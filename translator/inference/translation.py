@@ -28,13 +28,17 @@ class Given:
     pieces: Sequence[str] = ()  # of the output that spelled it, EOS after each sentence
 
 
+class Refusal(ValueError):
+    """Why a text cannot be translated as asked."""
+
+
 def decoded(text: str | bytes) -> str:
-    """Decode UTF-8; ValueError with the place for other bytes, and for half of a surrogate pair in a text."""
+    """Decode UTF-8; Refusal with the place for other bytes, and for half of a surrogate pair in a text."""
     try:
         return text.decode() if isinstance(text, bytes) else text.encode().decode()
     except UnicodeError as error:
         unit, start = ("byte" if isinstance(text, bytes) else "character"), getattr(error, "start", 0)
-        raise ValueError(f"not UTF-8 at {unit} {start + 1:,}") from error
+        raise Refusal(f"not UTF-8 at {unit} {start + 1:,}") from error
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
 from translator.runtime.errors import UserError
 from translator.search import Demands, Hypothesis, search
-from translator.search.ensemble import as_one
+from translator.search.engine import as_one
 from translator.search.hypothesis import Ids
 from translator.search.scoring import Rating, rate
 from translator.search.shortlist import Shortlist, search_among

@@ -34,14 +34,6 @@ class Continuations(NamedTuple):
     tokens: Tensor
 
 
-def best_candidates(log_probabilities: Tensor, options: SearchOptions) -> Candidates:
-    """Return the likeliest next tokens of each hypothesis, log_probabilities (N, V): (N, C), as many as may survive.
-
-    That is enough for groups too: a group is penalised only for as many tokens as those before it chose.
-    """
-    return Candidates(*top_k(log_probabilities, min(most_continuations(options), log_probabilities.size(-1))))
-
-
 def most_continuations(options: SearchOptions) -> int:
     """Return how many continuations of a sentence survive: one a place, twice as many where places stay, as some may end."""
     return width_of(options) * (2 if options.places_stay else 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from translator.config.options import SearchOptions
 from translator.data.batching import pad
 from translator.model.active_hypotheses import OpenRows
-from translator.search.choice import Candidates, Sampling, best_candidates, best_continuations
+from translator.search.choice import Candidates, Sampling, best_continuations, most_continuations, top_k
 from translator.search.hypothesis import Demands, Hypothesis, length_limits, width_of
 from translator.search.phrases import RequiredPhrases, holds, with_wanted
 from translator.search.rules import BannedPhrases, build_rules
@@ -40,6 +41,52 @@ class Model(Protocol):
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
     def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any: ...
     def log_probabilities(self, decoded: Any, some: slice) -> Tensor: ...  # may be overwritten
+
+
+def as_one(models: Sequence[Model]) -> Model:
+    """Return a single model as it is, several as an ensemble."""
+    return models[0] if len(models) == 1 else Ensemble(models)
+
+
+class Ensemble:
+    """Models of the same vocabularies. The probability of a token is the mean of theirs."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models = models
+
+    def encode(self, source: Tensor) -> list[Any]:
+        return [model.encode(source) for model in self.models]
+
+    def start(self, memory: list[Any], mask: Tensor, *, follow_coverage: bool = False) -> States:
+        return States([
+            model.start(own, mask, follow_coverage=follow_coverage)
+            for model, own in zip(self.models, memory, strict=True)])
+
+    def decode_step(self, tokens: Tensor, state: States, rows: OpenRows) -> list[Any]:
+        return [model.decode_step(tokens, own, rows) for model, own in zip(self.models, state.states, strict=True)]
+
+    def log_probabilities(self, decoded: list[Any], some: slice) -> Tensor:
+        each = [model.log_probabilities(own, some) for model, own in zip(self.models, decoded, strict=True)]
+        return torch.stack(each).logsumexp(dim=0) - math.log(len(each))
+
+
+class States:
+    """The states of all models, which see the same hypotheses."""
+
+    def __init__(self, states: list[Any]) -> None:
+        self.states = states
+
+    @property
+    def coverage(self) -> Tensor:
+        return torch.stack([state.coverage for state in self.states]).mean(dim=0)
+
+    def reorder(self, parents: Tensor) -> None:
+        for state in self.states:
+            state.reorder(parents)
+
+    def select(self, sentences: Tensor) -> None:
+        for state in self.states:
+            state.select(sentences)
 
 
 @torch.inference_mode()
@@ -139,7 +186,7 @@ class _Beams:
 
     def _set_demands(self, demands: Demands) -> None:
         """Set the limits of length, the rules, the prefixes and the required phrases."""
-        count, device = len(self.source), self.source.device
+        device = self.source.device
         self.fewest, self.most = length_limits(self.source, self.options)  # (B,) tokens before EOS
         self.rules = build_rules(self.options, demands.banned)
         # A required phrase may contain a banned sequence: that is banned only outside the phrase (`RequiredPhrases`).
@@ -153,7 +200,7 @@ class _Beams:
         self.phrases: RequiredPhrases | None = None
         if demands.phrases is not None and any(demands.phrases):
             self.phrases = RequiredPhrases(demands.phrases, parts, width_of(self.options), demands.goes_on)
-            self.most = self.most + torch.tensor([self.phrases.tokens(i) for i in range(count)], device=device)
+            self.most = self.most + torch.tensor(self.phrases.tokens, device=device)
         if demands.longest is not None:
             self.most = self.most.clamp(max=demands.longest)
             self.fewest = self.fewest.minimum(self.most)
@@ -183,8 +230,10 @@ class _Beams:
             if not self.options.places_stay:
                 self.places = self.places - ends.unflatten(1, (self.options.groups, -1)).sum(dim=2)
         self.tokens = torch.cat([history, tokens[:, :, None]], dim=2)
-        if self.options.places_stay:
-            self._keep_best()
+        if self.options.places_stay:  # keep as many open hypotheses as there are places
+            self.scores, best = self.scores.topk(min(width_of(self.options), self.scores.size(1)))
+            self.tokens = self.tokens.gather(1, best[:, :, None].expand(-1, -1, self.tokens.size(2)))
+            self.state.reorder(best)
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 
@@ -232,7 +281,9 @@ class _Beams:
                 _leave_only(unruled, *forced)
         if self.sampling is not None:
             return self.sampling.draw(log_probabilities, self.sentences[sentences], length)
-        candidates = best_candidates(log_probabilities, self.options)
+        # Groups need no more: one is penalised only for as many tokens as those before it chose.
+        most = min(most_continuations(self.options), log_probabilities.size(-1))
+        candidates = Candidates(*top_k(log_probabilities, most))
         return candidates if wanted is None else with_wanted(candidates, wanted, unruled)
 
     def _rule(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor) -> None:
@@ -254,12 +305,6 @@ class _Beams:
         if self.options.coverage_penalty:
             scores = scores + coverage_penalty(self.state.coverage, self.source[self.sentences], self.options.coverage_penalty)
         self.finished = self.finished.add(scores, log_probabilities, tokens)
-
-    def _keep_best(self) -> None:
-        """Keep as many open hypotheses as there are places."""
-        self.scores, best = self.scores.topk(min(width_of(self.options), self.scores.size(1)))
-        self.tokens = self.tokens.gather(1, best[:, :, None].expand(-1, -1, self.tokens.size(2)))
-        self.state.reorder(best)
 
     def _drop_done(self) -> None:
         """Drop the sentences that cannot improve; those that remain to fill the shape have no open hypothesis."""

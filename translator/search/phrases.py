@@ -75,10 +75,7 @@ class RequiredPhrases:
         """
         self.banned, self.beam_size, self.goes_on = banned, beam_size, goes_on
         self.progress = [[Progress(_without_parts({tuple(phrase) for phrase in wanted if phrase}))] for wanted in phrases]
-
-    def tokens(self, sentence: int) -> int:
-        """Return how many tokens the sentence's phrases have."""
-        return self.progress[sentence][0].tokens_missing
+        self.tokens = [progress.tokens_missing for [progress] in self.progress]  # of each sentence's phrases
 
     def wanted(self, sentences: Tensor, hypotheses: Tensor) -> Tensor:
         """Return the next tokens that phrases need, (N, W), padded, for N hypotheses, by sentence and place there, (N,)."""

@@ -18,8 +18,7 @@ from translator.model.active_hypotheses import OpenRows
 from translator.model.inference_layers import log_probabilities, select_outputs
 from translator.model.transformer import Transformer
 from translator.runtime.device import onednn
-from translator.search.engine import one_of_few, search
-from translator.search.ensemble import as_one
+from translator.search.engine import States, as_one, one_of_few, search
 from translator.search.hypothesis import Demands, Hypothesis, Ids
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
@@ -103,7 +102,7 @@ class _Restricted:
             self.model.start(memory, mask, follow_coverage=follow_coverage), self.ruled_out.repeat_interleave(copies, dim=0))
 
     def decode_step(self, tokens: Tensor, state: _State, rows: OpenRows) -> tuple[Tensor, Tensor, Tensor]:
-        hidden = self.model.decode_step(self.pieces[tokens], state.inner, rows)
+        hidden = self.model.decode_step(self.pieces[tokens], state.states[0], rows)
         return hidden, state.ruled_out, rows.sentences(tokens.device)
 
     def log_probabilities(self, decoded: tuple[Tensor, Tensor, Tensor], some: slice) -> Tensor:
@@ -113,19 +112,13 @@ class _Restricted:
         return log_probabilities(logits + ruled_out[sentences[some]])
 
 
-class _State:
+class _State(States):
     """The state of a model's decoding, and what is ruled out for the sentences still searched: 0 or -inf, (B, P)."""
 
     def __init__(self, inner: Any, ruled_out: Tensor) -> None:
-        self.inner, self.ruled_out = inner, ruled_out
-
-    @property
-    def coverage(self) -> Tensor:
-        return self.inner.coverage
-
-    def reorder(self, parents: Tensor) -> None:
-        self.inner.reorder(parents)
+        super().__init__([inner])
+        self.ruled_out = ruled_out
 
     def select(self, sentences: Tensor) -> None:
-        self.inner.select(sentences)
+        super().select(sentences)
         self.ruled_out = self.ruled_out[sentences]

@@ -31,11 +31,11 @@ from tests.support.paths import ROOT
 from translator.data.batching import collate
 from translator.inference import translator as translate
 from translator.inference.details import align_words
+from translator.inference.files import Job, ready
 from translator.inference.planning import Terminology
 from translator.inference.ranking import by_expected_score
 from translator.inference.translation import Request
 from translator.inference.translator import TrainedModel, Translator
-from translator.inference.workers import Job, ready
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
@@ -440,7 +440,7 @@ def test_workers_answer_as_one_process_does(script, trained_folder, tmp_path):
 
 def test_more_workers_than_cores_are_not_started(monkeypatch, capsys):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2}, raising=False)
-    monkeypatch.setattr("translator.inference.workers.answering", lambda make, *, workers, remedy: nullcontext(workers))
+    monkeypatch.setattr("translator.inference.files.answering", lambda make, *, workers, remedy: nullcontext(workers))
     job = Job((), "cpu", "fp32", search_config(), details=False)
     for workers, told in ((1000, "workers=1000: only 3 are started, one for each core\n"), (3, "")):
         with ready(job, workers=workers) as started:

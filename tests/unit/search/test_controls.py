@@ -33,7 +33,7 @@ from tests.support.table_models import (
 from translator.data.batching import pad
 from translator.search import Demands, Hypothesis
 from translator.search.choice import CHUNK, Sampling, top_k
-from translator.search.ensemble import Ensemble
+from translator.search.engine import Ensemble
 from translator.search.phrases import holds
 from translator.search.scoring import coverage_penalty, rate
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID

@@ -36,7 +36,7 @@ from translator.runtime.atomic_files import load_tensors, save_tensors
 from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 from translator.search import Demands, Hypothesis, shortlist
-from translator.search.ensemble import as_one
+from translator.search.engine import as_one
 from translator.search.shortlist import SPECIAL, Shortlist, search_among
 from translator.text.tokenizer import EOS_ID, PAD_ID
 

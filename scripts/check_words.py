@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PHRASES = (
     "of which", "so many", "those that", "those of", "is told", "are told", "tells", "lies? in", "stands? in", "stands there",
     "but for", r"alone(?=[.;:])", "whatever", "by itself", "in turn", "in words", "gone on with", "go(?:es)? on", "comes to",
-    "is had", "at hand", "to be had", "anew", "mend", "of another", "is none", "none is left", "take it out",
+    "is had", "at hand", "to be had", "anew", "mend", "of another", "(?-i:is none)", "none is left", "take it out",
     r"as (?:it is|they are)(?=[.,;:)])")
 WRONG = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 

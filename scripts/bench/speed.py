@@ -1,7 +1,7 @@
 """Measure speed: `python scripts/bench/speed.py data=multi30k model=small`. Overrides are scripts/train.py's, except init.
 
 --run=RUN measures decoding with that run instead.
---against=CHECKOUT measures another checkout of this repository by the same options, in turn with this one.
+--against=CHECKOUT measures another checkout of this repository by the same options, alternating with this one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=positive, default=200, help="test sentences to decode (200)")
     parser.add_argument("--trace", type=Path, help="write a profile for chrome://tracing here")
     parser.add_argument("--output", type=Path, default=Path("benchmark.json"), help="the report's file (benchmark.json)")
-    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout to measure in turn")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout to measure in alternation")
     parser.add_argument("--rounds", type=positive, default=3, help="rounds with --against (3)")
     options = parser.parse_intermixed_args()
     for name in ("updates", "trace") if options.run else ("decode_in", "sentences"):
@@ -118,7 +118,7 @@ def measure_decoding(
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure this checkout and another in turn, each by its own script; the medians of both and their ratio by figure."""
+    """Measure this checkout and another alternately, each by its own script; the medians of both and their ratio by figure."""
     checkouts = {"against": options.against.resolve(), "this": ROOT}
     arguments = list(options.overrides)
     for name in ("updates", "repeats", "run", "decode_in", "sentences", "output"):

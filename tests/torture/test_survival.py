@@ -68,7 +68,7 @@ def test_one_user_at_a_time_and_signals(started, tmp_path):
     started.process.send_signal(signal.SIGTERM)
     code, said = started.end()
     assert code == 128 + signal.SIGTERM
-    assert "The same command goes on from there." in said[-1]
+    assert "The same command resumes." in said[-1]
     stopped_at = started.saved()
     again = Training(tmp_path)
     again.wait_for(lambda: again.saved() >= stopped_at + 20)

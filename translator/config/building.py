@@ -113,7 +113,7 @@ def to_yaml(config: Any) -> str:
 
 
 def by_dotted_name(config: Any) -> dict[str, Any]:
-    """Return all options by name, those of groups as `group.option`."""
+    """Return all options by name, with the options of groups as `group.option`."""
     flat: dict[str, Any] = {}
     for name, value in vars(config).items():
         inner = {f"{name}.{key}": option for key, option in vars(value).items()} if dataclasses.is_dataclass(value) else {}

@@ -363,6 +363,6 @@ class RunConfig(Options):
                      "all needs one vocabulary for both sides. Set tokenizer.joint=true, or model.tied=target.")
 
     def longest_pair(self, batch_tokens: int | None = None) -> int:
-        """Return the most tokens on a side of a training pair: those that fit into a batch and have positions."""
+        """Return the most tokens on a side of a training pair that fit into a batch and have positions."""
         positions = [self.model.max_positions] if self.model.positions == "learned" else []
         return min([self.train.max_tokens if batch_tokens is None else batch_tokens, *positions])

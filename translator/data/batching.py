@@ -154,7 +154,7 @@ class BatchSource:
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
     def of_sizes(self, epoch: int, *quantiles: float) -> list[Batch]:
-        """Return the batches at quantiles of size, in cells, among those of an epoch: 0.5 is the median, 1 the largest."""
+        """Return an epoch's batches at quantiles of size, in cells: 0.5 is the median, 1 the largest."""
         plan = self.plan(epoch)
         sizes = np.array([len(rows) for rows in plan])
         starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)

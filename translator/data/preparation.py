@@ -125,7 +125,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     train = rows["train"]
     assert train is not None  # DataConfig requires it
     if config.window is not None:
-        counts["train"].note = "of the first window; the others are read as training comes to them"
+        counts["train"].note = "of the first window; the others are read during training"
     held_out, pairs = HeldOut(config), dict[str, list[Pair]]()
     for split in ("validation", "test"):
         if (split_rows := rows[split]) is not None:
@@ -142,7 +142,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
     write_arrow(folder / "train.arrow", TEXT, cleaned)
     if not (left := counts["train"]).kept:
-        raise UserError(f"data.train: of {left.read:,} pairs none is left after cleaning: {left.causes()}")
+        raise UserError(f"data.train: of {left.read:,} pairs, cleaning left none: {left.causes()}")
     digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
     _save_report(folder, {"splits": {split: vars(counts[split]) for split in SPLITS}, "digests": digests})
 
@@ -154,7 +154,7 @@ def _workers(requested: int | None, pairs: int) -> InOrder:
 
 
 def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> Tokenizers:
-    """Train the tokenizers of both sides on train.arrow of `splits`. Those of sources have a piece for each tag."""
+    """Train the tokenizers of both sides on train.arrow of `splits`. Source tokenizers have a piece for each tag."""
     train = _rows(splits, "train")
     if config.joint:
         tokenizer = train_tokenizer(_texts(train, "source", "target"), config, tags)
@@ -185,7 +185,7 @@ def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Pat
 
 
 def _token_statistics(rows: Dataset) -> dict[str, Any]:
-    """Return, by side, the number of tokens, those of the longest text, and the fraction that is unknown."""
+    """Return, by side, the number of tokens, the length of the longest text, and the fraction that is unknown."""
     table, statistics = rows.data.table, dict[str, Any]()
     for side in SIDES:
         lengths = table[f"{side}_length"]

@@ -1,6 +1,6 @@
 """Any translation dataset, in any supported form, as rows of a source and a target, with a fingerprint.
 
-Local files are read anew each time, never from a cache.
+Local files are always read, never taken from a cache.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class _Split(NamedTuple):
 def _local_splits(config: DataConfig) -> dict[str, _Split]:
     """Return the splits of a local folder; UserError where it names files outside of it.
 
-    `datasets` finds the files, by their names or the folder's card, and reads those that are no `KINDS`.
+    `datasets` finds the files, by their names or the folder's card, and reads the kinds that `KINDS` lacks.
     """
     path = Path(config.path or "")
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):  # `save_to_disk` wrote it

@@ -70,7 +70,7 @@ def _are_languages(names: Sequence[str], columns: Collection[str], languages: Co
 
 
 def _strings(column: pa.ChunkedArray, name: str, where: Path | str) -> pa.ChunkedArray:
-    """Return a column as valid UTF-8 strings; UserError for a column of another type."""
+    """Return a column as valid UTF-8 strings; UserError for a column of a wrong type."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if kind == pa.json_():  # values of several types, as `datasets` stores them
         values = column.cast(pa.string()).to_pylist()

@@ -86,7 +86,7 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     """Score a run, or several that translate together, against other runs if asked; print and save the results."""
     tune_cpu()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8")  # sentences of any language, under any locale
     runs = chosen_runs(config.run, config.runs)
     teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
     everybody = [run for team in teams for run in team]

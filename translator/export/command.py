@@ -35,7 +35,7 @@ CARD = """\
 
 A Transformer that translates {{ languages }}: {{ model.encoder_layers }} encoder and {{ model.decoder_layers }} decoder
 layers of width {{ model.d_model }}, {{ model.norm }}-norm, {{ model.activation }}, {{ model.positions }} positions.
-{%- if start %} Its weights began as those of `{{ start }}`, whose licence holds.{% endif %}
+{%- if start %} It was trained from `{{ start }}`, whose licence holds.{% endif %}
 {%- if corpus %} It was trained on `{{ corpus }}`{% if licence %} (licence: {{ licence }}){% endif %}.{% endif %}
 {% if scores %}
 On the test split, in the program that trained it, with {{ scores_beam }} hypotheses kept:

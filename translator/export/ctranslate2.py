@@ -88,7 +88,7 @@ def _tokenizer_files(translator: Translator) -> tuple[str, str]:
 
 @torch.no_grad()
 def specification(model: Transformer, positions: int) -> TransformerSpec:
-    """Return the weights under CTranslate2's names, with a table of so many positions."""
+    """Return the weights under CTranslate2's names, with a table of `positions` rows."""
     config = model.config
     require_supported(config, "CTranslate2", SUPPORTED)
     options: dict[str, Any] = {

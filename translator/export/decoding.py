@@ -37,13 +37,13 @@ class Decoding:
             if (value := getattr(search, option)) != default:
                 raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
         positions = model.max_positions  # learned positions: all there are
-        if model.positions != "learned":  # those of the longest source, or of the longest output and BOS
+        if model.positions != "learned":  # of the longest source, or of the longest output and BOS
             output = int(search.max_source_tokens * search.max_length_ratio) + search.max_length_extra
             positions = max(search.max_source_tokens, 1 + min(output, search.max_length or output))
         return cls(search, _power(search, mean_length or TYPICAL_LENGTH), positions)
 
     def limit(self, source: str) -> str:
-        """Return Python code for the most tokens of an output, EOS not counted. `source`: code for those of its source."""
+        """Return Python code for the most tokens of an output, EOS not counted. `source`: code for the source's tokens."""
         limit = f"int({self.search.max_length_ratio} * {source}) + {self.search.max_length_extra}"
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
 

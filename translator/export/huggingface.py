@@ -83,7 +83,7 @@ def generation_config(decoding: Decoding) -> transformers.GenerationConfig:
     """Return the options of the same beam search; each call sets the longest output by its sources."""
     if decoding.search.beam_size > 1 and decoding.search.patience not in (None, 1):
         raise UserError(f"search.patience={decoding.search.patience:g}: transformers supports only 1. Set that, or null.")
-    # By default search goes on while open hypotheses can still win, as here.
+    # By default search continues while open hypotheses can still win, as here.
     stopping = decoding.search.patience == 1 or ("never" if decoding.search.keep_places else False)
     beams = {"length_penalty": decoding.length_penalty, "early_stopping": stopping} if decoding.search.beam_size > 1 else {}
     return transformers.GenerationConfig(
@@ -93,7 +93,7 @@ def generation_config(decoding: Decoding) -> transformers.GenerationConfig:
 
 @torch.no_grad()
 def stock_model(model: Transformer, source_vocab: int, target_vocab: int, positions: int) -> Any:
-    """Return the same model in `transformers`, with tables of so many pieces and positions."""
+    """Return the same model in `transformers`, with tables of these sizes."""
     config = model.config
     require_supported(config, "transformers", SUPPORTED)
     if (config.norm, config.positions) not in ARCHITECTURES:

@@ -168,7 +168,7 @@ class FileTranslation:
         return record | ({"translations": _version(config.translations)} if config.translations else {})
 
     def _translations(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
-        """Yield the answers to the lines after those that are done."""
+        """Yield the answers to the lines that are not done."""
         groups, asked = itertools.tee(self._numbered_lines(file, done))
         requests = ([line.request for _, line in group] for group in groups)
         lines = itertools.chain.from_iterable(asked)
@@ -194,7 +194,7 @@ class FileTranslation:
             yield from (group for group in groups if group[-1][0] > done)
 
     def _scores(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
-        """Yield the scores of the given translations after those that are done."""
+        """Yield the scores of the given translations that are not done."""
         config, translator = self.config, self.job.load()
         formats = self.input_format, choose_format(config.translations, "auto")
         with open_input(config.translations, "translations") as translations:

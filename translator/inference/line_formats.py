@@ -47,7 +47,7 @@ def choose_format(name: str | None, chosen: Format | Literal["auto"]) -> Format:
 
 
 def parse(line: bytes, form: Format) -> Line:
-    """Read a text, or an object {"source": ..., "prefix": ..., "required": [...]}, of which the last two are optional."""
+    """Read a text, or an object {"source": ..., "prefix": ..., "required": [...]}, whose last two fields are optional."""
     size = len(line) + 1
     if len(line) > LONGEST:
         return Line(Request(""), f"{TOO_LONG}; not translated", size=size)
@@ -62,7 +62,7 @@ def parse(line: bytes, form: Format) -> Line:
 
 
 def _request(fields: dict[str, Any]) -> Request:
-    """Read the fields that ask for a translation, where null counts as absent; ValueError for one of another type."""
+    """Read the fields that ask for a translation, where null counts as absent; ValueError for a wrong type."""
     source, prefix, required = (fields.get(name) for name in ("source", "prefix", "required"))
     required = [] if required is None else required
     if not isinstance(source, str):
@@ -119,7 +119,7 @@ def _object(line: bytes) -> dict[str, Any]:
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name is given twice")
     return fields
 
 
@@ -182,7 +182,7 @@ def as_json(fields: dict[str, Any]) -> bytes:
 def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "input") -> Iterator[list[bytes]]:
     """Yield the lines that each read completes: many of a file, of a terminal or a slow pipe those just written.
 
-    As bytes, so that a line that is not UTF-8 is refused alone. Only line feeds separate lines.
+    As bytes, so that a line that is not UTF-8 is refused on its own. Only line feeds separate lines.
     """
     mark = codecs.BOM_UTF8  # Windows writes it before the first line
     rest: list[bytes] = []  # the parts of a line whose end has not come yet

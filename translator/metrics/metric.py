@@ -23,7 +23,7 @@ TOKENIZERS = {
 class Metric:
     """Score a corpus by the sum of its sentences' statistics, so that a bootstrap can resample sentences.
 
-    With one reference a sentence. The methods are those of a metric of sacreBLEU's, `scorer`; other metrics override them.
+    With one reference a sentence. The methods call `scorer`, a metric of sacreBLEU; other metrics override them.
     """
 
     name: ClassVar[str]  # in tables

@@ -56,7 +56,7 @@ def better(metric: str, a: float, b: float) -> bool:
 
 
 def metrics_for(references: Sequence[str], language: str) -> dict[str, Metric]:
-    """Build the metrics to evaluate with, by name: all except those that take too long on references of this length."""
+    """Build the metrics to evaluate with, by name, except any that takes too long on references of this length."""
     words = sum(len(WORD.findall(text)) for text in references)
     return {name: metric(language) for name, metric in METRICS.items() if words <= metric.longest * len(references)}
 
@@ -78,7 +78,7 @@ def score(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequen
 
 def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str],
                      language: str) -> list[LengthScore]:
-    """Return the BLEU of the sentences in each group of source lengths, in words; groups without sentences are left out."""
+    """Return the BLEU of the sentences in each group of source lengths (words); groups without sentences are left out."""
     lengths = [max(1, len(WORD.findall(source))) for source in sources]
     scores, bleu = [], {"bleu": METRICS["bleu"](language)}
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):

@@ -18,7 +18,7 @@ SENTENCE_METRICS: dict[SentenceMetric, Callable[..., Any]] = {"chrf": CHRF, "ble
 
 
 def sentence_scores(metric: SentenceMetric, hypotheses: Iterable[str], reference: str) -> list[float]:
-    """Score each sentence against one reference. chrF, unlike BLEU, tells bad from worse where no word sequence matches."""
+    """Score each sentence against one reference. chrF, unlike BLEU, ranks bad sentences where no word sequence matches."""
     against = SENTENCE_METRICS[metric](references=[[reference]])
     return [against.corpus_score([hypothesis], None).score for hypothesis in hypotheses]
 
@@ -43,7 +43,7 @@ def _chrf_statistics(chrf: Any, texts: Sequence[str]) -> Tensor:
 
 
 def _bleu_statistics(bleu: Any, texts: Sequence[str]) -> Tensor:
-    """Return sacreBLEU's statistics: both lengths, by order the n-grams in common, then those of the sentence: (10, N, N)."""
+    """Return sacreBLEU's statistics: both lengths, by order the n-grams in common, then the sentence's own: (10, N, N)."""
     everything = [extract_all_word_ngrams(bleu.tokenizer(text.rstrip()), 1, bleu.max_ngram_order) for text in texts]
     length = torch.tensor([length for _, length in everything]).expand(len(texts), -1)
     counts = [
@@ -54,7 +54,7 @@ def _bleu_statistics(bleu: Any, texts: Sequence[str]) -> Tensor:
 
 
 def _count(ngrams: Sequence[Counter[Hashable]]) -> tuple[Tensor, Tensor]:
-    """Count the n-grams of each of N sentences (N), and those that every two have in common (N, N)."""
+    """Count the n-grams of each of N sentences (N), and the n-grams that every two share (N, N)."""
     # A repeated n-gram gets a column for each occurrence, so two sentences share the smaller number of them.
     occurrences = [[(ngram, nth) for ngram, times in counter.items() for nth in range(times)] for counter in ngrams]
     column = {occurrence: i for i, occurrence in enumerate({one for sentence in occurrences for one in sentence})}

@@ -34,7 +34,7 @@ class DecoderState:
 
     caches: list[KeyValueCache]  # one a layer
     memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention's keys and values, (B, H, S, head width)
-    bias: Tensor | None  # (B, 1, 1, S), hides padding of the source; None: there is none
+    bias: Tensor | None  # (B, 1, 1, S), hides padding of the source; None: no padding
     past: Past
     coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
 
@@ -114,7 +114,7 @@ class IncrementalDecoder(nn.Module):
             return self.decoder_norm(x)
 
     def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor:
-        """Return those of the token after some of the decoded rows (N, D): (N', V or more), -inf beyond V."""
+        """Return the log-probabilities of the token after some of the decoded rows (N, D): (N', V or more), -inf beyond V."""
         with onednn(len(decoded) > 1):
             logits = self.output(decoded[some])
         logits[:, self.target_vocab :] = -torch.inf
@@ -124,7 +124,7 @@ class IncrementalDecoder(nn.Module):
     def alignment_layers(self) -> range:
         """The decoder layers whose mean cross-attention aligns target tokens with source tokens: all but the first.
 
-        The first layer has not read the source yet when it chooses where to look. A single layer aligns alone.
+        The first layer has not read the source yet when it chooses where to look. A single layer aligns on its own.
         """
         return range(min(1, len(self.decoder) - 1), len(self.decoder))
 

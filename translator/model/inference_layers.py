@@ -102,7 +102,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def select_outputs(layer: Any, outputs: Tensor) -> nn.Module:
-    """Return a linear layer with only these outputs of another, in its precision and layout."""
+    """Return a linear layer with only these outputs of `layer`, in its precision and layout."""
     if isinstance(layer, Int8Linear):
         return layer.select_outputs(outputs)
     weight = layer.weight[outputs]

@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """SwiGLU: the inner layer is gated by swish of another linear map (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+    """SwiGLU: the inner layer is gated by the swish of a second linear map (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

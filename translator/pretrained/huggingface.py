@@ -54,7 +54,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class Side:
-    """How the source, or the target, of another toolkit's model becomes rows of its embeddings."""
+    """How the source, or the target, of an imported model becomes rows of its embeddings."""
 
     pieces: bytes  # a SentencePiece model, whose own ids are not used
     rows: Mapping[str, int]  # the row of each piece that has one
@@ -76,7 +76,7 @@ class Family:
 
 
 def load(source: str, config: RunConfig) -> Pretrained:
-    """Load the model of a folder or hub id. Raises UserError if there is none, or if it cannot be converted."""
+    """Load the model of a folder or hub id. Raises UserError if it is missing or cannot be converted."""
     try:
         model, tokenizer = _read(source)
         family = FAMILIES[model.config.model_type](model, tokenizer, config)
@@ -112,7 +112,7 @@ def _read(source: str) -> tuple[Any, Any]:
     if lacking := sorted([*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])]):
         raise UserError(f"damaged: weights missing, or not of the shape in its config.json: {', '.join(lacking[:3])}")
     if not isinstance(tokenizer, transformers.MarianTokenizer | transformers.M2M100Tokenizer):
-        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}. Only those of Marian and M2M-100 can be converted.")
+        raise UserError(f"its tokenizer is a {type(tokenizer).__name__}. Marian and M2M-100 can be converted.")
     return model.eval(), tokenizer
 
 
@@ -257,7 +257,7 @@ def arrange(names: Mapping[str, int], size: int, special: Sequence[int], models:
 def renumber(model: bytes, vocabulary: Vocabulary, marks: Collection[str]) -> bytes:
     """Return a SentencePiece model that segments as `model` does, with the ids of the vocabulary.
 
-    Pieces that `model` lacks segment nothing. `marks`: those that are no text either.
+    Pieces that `model` lacks segment nothing. `marks`: pieces that are not text either.
     """
     proto = ModelProto.FromString(model)
     own = {piece.piece: piece for piece in proto.pieces if piece.type in SEGMENTING}

@@ -23,7 +23,7 @@ from translator.runtime.errors import UserError
 def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     """Load the model of a run folder, or of a folder or hub id of Marian or M2M-100 weights.
 
-    Dropout and subword sampling are those of `config`, and so are language tags except for a run folder.
+    Dropout and subword sampling come from `config`, and so do language tags except for a run folder.
     Raises UserError if there is no such model.
     """
     folder = RunFolder(source)
@@ -32,7 +32,7 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
         pretrained = dataclasses.replace(without_weights(folder, config), weights=folder.load_weights())
     else:
         pretrained = load(source, config)
-    with torch.device("meta"), SkipInit():  # where a model takes no memory, whatever its size
+    with torch.device("meta"), SkipInit():  # there a model of any size takes no memory
         model = Transformer(pretrained.model, *map(len, pretrained.tokenizers))
     require_fit(model, pretrained.weights, Path(source))
     return pretrained
@@ -43,7 +43,7 @@ def _warn_of_missing_pieces(saved: RunConfig, config: RunConfig, run: str) -> No
     new = set(config.data.target.split("+")) - set(saved.data.target.split("+"))
     if saved.tokenizer.joint and saved.tokenizer.narrow_target and new:
         log(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
-            "will take many small ones; a run with tokenizer.narrow_target=false has those of its sources too")
+            "will take many small ones; a run with tokenizer.narrow_target=false has the sources' pieces too")
 
 
 def without_weights(folder: RunFolder, config: RunConfig) -> Pretrained:

@@ -44,7 +44,7 @@ class Checkpoints:
         return sorted((u for u in self._updates() if (self._folder(u) / "state.json").is_file()), reverse=True)
 
     def newest_undamaged(self) -> int | None:
-        """Return the newest update to resume from, after renaming damaged ones; None where there is none."""
+        """Return the newest update to resume from, after renaming damaged ones; None without one."""
         damaged: list[int] = []
         for update in self.resumable():
             try:
@@ -100,7 +100,7 @@ class Checkpoints:
                 shutil.rmtree(folder)
 
     def _updates(self) -> list[int]:
-        """Return the updates that have a folder; other names, such as those of copies, are skipped."""
+        """Return the updates that have a folder; other names, such as of copies, are skipped."""
         names = (path.name for path in self.path.glob("[0-9]*"))
         return [int(name) for name in names if name.isdecimal() and name == self._folder(int(name)).name]
 

@@ -19,7 +19,7 @@ from translator.runs.training_state import History
 from translator.runtime.errors import UserError
 
 DPI = 150
-COLOURS = ("#1f5fa8", "#d9772b")  # of a run, and of another to compare it with
+COLOURS = ("#1f5fa8", "#d9772b")  # of a run, and of a run to compare it with
 # Of an attention map: inches of a cell and of a letter; points of labels, of a panel's title and of the figure's; inches of a
 # letter per point.
 CELL, LETTER, LABEL_SIZE, PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 0.17, 0.09, 7, 8, 10, 0.0085

@@ -121,7 +121,7 @@ class RunFolder:
             raise UserError(f"{self.config_file}: {error}") from error
         _, written, shape = read_plain(self.config_file).decode().rpartition(SHAPE)
         if written and shape.strip() != _digest(values["model"]):
-            raise UserError(f"{self.config_file}: the options under model are not those of this run's training. Restore them, "
+            raise UserError(f"{self.config_file}: the options under model do not match this run's training. Restore them, "
                             "or take the file from a copy of the run.")
         return config
 

@@ -121,7 +121,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 def writing(path: Path | str, kept: str = "", *, among_others: bool = False) -> Iterator[None]:
     """Turn an error of writing `path` into a UserError that names it, with what was `kept`: a full disk names no file.
 
-    `among_others`: other work is done inside too, so only errors of a full disk are taken for those of writing.
+    `among_others`: other work is done inside too, so only errors of a full disk count as errors of writing.
     """
     try:
         yield

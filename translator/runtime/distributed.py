@@ -156,7 +156,7 @@ class SideGroup:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor of which processes may hold shards, or parts of its sum. Every process must call."""
+    """Gather a whole tensor from shards, or from parts of its sum. Every process must call."""
     if not _in_shards(tensor):
         return tensor
     return stack_full_tensors([tensor])[0] if tensor.placements[0].is_shard() else tensor.full_tensor()

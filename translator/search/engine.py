@@ -1,6 +1,6 @@
 """The stepping engine of every search.
 
-Shapes: B sentences still searched, K hypotheses each, of which N in all are open, N' of them processed together; T tokens so
+Shapes: B sentences still searched, K hypotheses each; N in all are open, N' of them processed together; T tokens so
 far, V target vocabulary and its padding, of probability 0; M finished outputs kept of each sentence.
 """
 
@@ -27,7 +27,7 @@ from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 # Never produced: markers of training, and the unknown piece unless it is to be copied.
 NEVER = (PAD_ID, UNK_ID, BOS_ID)
-# Steps between two checks for finished sentences, each of which synchronises a GPU. A CPU checks at every step, and so does a
+# Steps between two checks for finished sentences. Each check synchronises a GPU. A CPU checks at every step, and so does a
 # search for a single sentence, for which a GPU has to wait anyway (docs/speed.md).
 LOOK_EVERY = 8
 # Probabilities computed together on a CPU: more do not fit its cache, fewer make matmuls less efficient.
@@ -44,7 +44,7 @@ class Model(Protocol):
 
 
 def as_one(models: Sequence[Model]) -> Model:
-    """Return a single model as it is, several as an ensemble."""
+    """Return a single model unchanged, several as an ensemble."""
     return models[0] if len(models) == 1 else Ensemble(models)
 
 
@@ -94,7 +94,7 @@ def search(model: Model, source: Tensor, options: SearchOptions, demands: Demand
     """Return the `n_best` best hypotheses for each sentence of source (B, S), best first; different ones, unless sampled.
 
     A sentence has `width_of(options)` places. At each step the most probable continuations of its open hypotheses fill the
-    places that finished ones have not taken, by total log-probability; those that end in EOS finish. At its longest length a
+    places that finished ones have not taken, by total log-probability; any that end in EOS finish. At its longest length a
     hypothesis must end. So with one place this is greedy search. In sampling each of several copies of a sentence draws
     for itself. With `places_stay` no place is ever taken; a sentence is also done when `awaited` hypotheses have finished
     (patience, Kasai et al. 2022, https://arxiv.org/abs/2204.05424).
@@ -119,7 +119,7 @@ def search(model: Model, source: Tensor, options: SearchOptions, demands: Demand
 
 
 def _distinct(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Drop those that two groups have found."""
+    """Drop outputs that two groups have found."""
     best: dict[tuple[int, ...], Hypothesis] = {}
     for hypothesis in found:
         best.setdefault(hypothesis.ids, hypothesis)
@@ -307,7 +307,7 @@ class _Beams:
         self.finished = self.finished.add(scores, log_probabilities, tokens)
 
     def _drop_done(self) -> None:
-        """Drop the sentences that cannot improve; those that remain to fill the shape have no open hypothesis."""
+        """Drop the sentences that cannot improve; any that remain to fill the shape have no open hypothesis."""
         if not self.any_finished and (self.scores > -torch.inf).all():  # most steps of a single sentence
             return
         bound = self.scores.amax(dim=1) / self.longest_penalty
@@ -364,7 +364,7 @@ def with_few_moved(chosen: Tensor) -> Tensor:
 def one_of_few(size: int) -> int:
     """Return the least number of at least `size` that is one of eight an octave.
 
-    Libraries prepare a matmul anew for each shape, which on a CPU costs as much as a small one itself. So a few finished
+    Libraries prepare a matmul again for each shape, which on a CPU costs as much as a small one itself. So a few finished
     sentences and hypotheses remain, which changes no output, and few different shapes occur.
     """
     step = 1 << max(0, size.bit_length() - 4)

@@ -1,6 +1,6 @@
 """Required phrases: beam search with dynamic beam allocation (Post and Vilar 2018, https://arxiv.org/abs/1804.06609).
 
-Hypotheses compete only with those that have met the same number of phrase tokens. Otherwise likelier ones that avoid the
+Hypotheses compete only with others that have met the same number of phrase tokens. Otherwise likelier ones that avoid the
 phrases would crowd out one that has begun a phrase.
 """
 
@@ -69,7 +69,7 @@ class RequiredPhrases:
     """Choose continuations so that every output contains all its phrases."""
 
     def __init__(self, phrases: Sequence[Sequence[Ids]], banned: Sequence[Ids], beam_size: int, goes_on: GoesOn) -> None:
-        """`phrases`: required ones for each sentence; one that is part of another is met with it.
+        """`phrases`: required ones for each sentence; one within a second one is met with it.
 
         banned: sequences that may come only as part of these phrases.
         """

@@ -71,7 +71,7 @@ def rate(models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequenc
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor, tokens: Tensor) -> Tensor:
-    """Return those of tokens (B, T) after hidden (B, T, D), with the whole vocabulary's for only some rows at a time."""
+    """Return the log-probabilities of tokens (B, T) after hidden (B, T, D); the whole vocabulary's for some rows at a time."""
     rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
     slices = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]
     return torch.cat([model.log_probabilities(rows, some).gather(1, chosen[some]) for some in slices]).view_as(tokens)

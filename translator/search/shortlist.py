@@ -59,7 +59,7 @@ class Shortlist:
 def search_among(
     models: Sequence[Transformer], allowed: Tensor, source: Tensor, options: SearchOptions, demands: Demands
 ) -> list[list[Hypothesis]]:
-    """Search for outputs of the pieces allowed to each sentence, (B, V), and those that its demands contain.
+    """Search for outputs of the pieces allowed to each sentence, (B, V), and the pieces of its demands.
 
     Probabilities are normalised over these. The special pieces, 0 to 3, must be allowed.
     """
@@ -88,7 +88,7 @@ def search_among(
 
 
 class _Restricted:
-    """A model whose target vocabulary is P pieces, of which each sentence may use those that `allowed` (B, P) marks."""
+    """A model whose target vocabulary is P pieces; each sentence may use the ones that `allowed` (B, P) marks."""
 
     def __init__(self, model: Transformer, pieces: Tensor, allowed: Tensor) -> None:
         self.model, self.pieces = model, pieces

@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 Sentence = TypeVar("Sentence")
 
-SHORT = 40  # tokens: shorter sentences share a batch, whatever their lengths
+SHORT = 40  # tokens: shorter sentences share a batch, of any lengths
 
 
 class Full(Exception):

@@ -1,4 +1,4 @@
-"""Who may connect: known hosts and origins, so many at once, and none that does nothing."""
+"""Limits of connections: known hosts and origins, their number, their idle time."""
 
 from __future__ import annotations
 

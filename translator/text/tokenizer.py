@@ -44,7 +44,7 @@ class Tokenizer:
         if UNK_ID in self.tag_ids:
             raise UserError(f"no piece {tag!r} in the vocabulary, which tokenizer.source_tag or tokenizer.target_tag needs")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
-        # In a multilingual model: the tags of its target languages, of which each text begins with one.
+        # In a multilingual model: the tags of its target languages. Each text begins with one.
         self.tags = tuple(filter(is_tag, pieces)) if tag is None else ()
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
 
@@ -111,7 +111,7 @@ class Tokenizer:
         return str(self._processor.decode_pieces(list(pieces)))
 
     def spell(self, text: str) -> list[str]:
-        """Return the pieces of a text as strings, those that the vocabulary lacks too."""
+        """Return the pieces of a text as strings, also pieces that the vocabulary lacks."""
         return list(self._processor.encode(text, out_type=str))
 
     @property
@@ -150,7 +150,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, tag: str | None = None) -> Tokenizer:
-        """Load a SentencePiece model; UserError if the file is missing or is none."""
+        """Load a SentencePiece model; UserError if the file is missing or not a model."""
         try:
             return cls(read_plain(path), tag)
         except (OSError, UserError) as error:

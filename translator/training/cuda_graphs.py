@@ -23,7 +23,7 @@ MOST_RECORDINGS = 512
 class Recordings:
     """Runs functions on a GPU: eagerly the first time with inputs of a shape, captured the second time, then replayed.
 
-    A captured function must not synchronise, and may touch only its inputs and tensors at fixed addresses. Those that it
+    A captured function must not synchronise, and may touch only its inputs and tensors at fixed addresses. Tensors that it
     allocates itself, such as gradients and optimizer states, come from the eager run: allocated in a capture, every replay
     would overwrite them. Random numbers come from the GPU's generator, as usual.
     """

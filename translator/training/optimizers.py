@@ -131,7 +131,7 @@ class Muon(Uncompiled):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient, those of one shape in one batch."""
+        """Update every matrix that has a gradient, all of one shape in one batch."""
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
             if not matrices:

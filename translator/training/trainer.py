@@ -70,7 +70,7 @@ class Trainer:
             except Interrupted:
                 self._save()
                 log(f"Stopped at update {self.state.update:,}, saved in {self.folder.path}. "
-                    "The same command goes on from there.")
+                    "The same command resumes.")
                 raise
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class Trainer:
 
     @contextmanager
     def _using(self, weights: Weights | None) -> Iterator[None]:
-        """Inside, `model` has these weights; None: those that are trained."""
+        """Inside, `model` has these weights; None: the trained ones."""
         own = weights_of(self.updater.model)
         if self.updater.model is not self.model:  # sharded: `model` serves for this only
             load_into(self.model, weights or own, self.folder.path)

@@ -336,7 +336,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 of 60 rows", "data.validation", "data.overlap=source"]),
     "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
     "nothing left": (
-        {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "none is left", "192 overlap"]),
+        {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "cleaning left none", "192 overlap"]),
     "unequal lengths": ({"train": ["two.txt", "three.txt"]}, ["two.txt", "2", "three.txt", "3"]),
     "one text file": ({"train": ["two.txt"]}, ["data.train", "two.txt", "at least 2 items"]),
     "a file as path": ({"path": "good.tsv", "train": "train"}, ["good.tsv", "data.path=null"]),

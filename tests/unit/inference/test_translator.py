@@ -468,7 +468,7 @@ def test_given_translations_are_scored_instead(script, trained_folder, translato
     unread = run(script, trained_folder, files[0], f"translations={tmp_path / 'bad.jsonl'}")
     assert [line.partition(":")[2].partition(";")[0] for line in unread.stderr.decode().splitlines()] == [
         ' translation: no text in "translation"', " translation: not a JSON object",
-        " translation: not JSON: a name stands there twice"]
+        " translation: not JSON: a name is given twice"]
     assert_user_error(run(script, trained_folder, *files, "search.prefix=Das"), "search.prefix=Das", "given")
     assert_user_error(run(script, trained_folder, *files, "search.repetition_penalty=2"), "search.repetition_penalty", "given")
     assert_user_error(run(script, trained_folder, *files, "details=true"), "details", "jsonl")

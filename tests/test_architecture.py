@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 
 from tests.support.paths import ROOT
@@ -70,7 +71,7 @@ def test_training_and_search_do_not_know_each_other():
         assert package(name) != "training" or name == "training.train" or not known & {"inference", "evaluation"}, name
 
 
-def test_to_translate_waits_for_no_library_that_only_training_needs():
+def test_translating_imports_no_library_only_training_needs():
     """They take longer to import than PyTorch itself."""
     slow = {
         "datasets", "pandas", "pyarrow", "matplotlib.figure", "torch.utils.tensorboard", "torch.distributed.fsdp",
@@ -105,3 +106,11 @@ def test_nothing_is_pickled():
         assert not imports(tree) & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}, name
         calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         assert not calls & {"torch.save", "torch.load", "np.load", "numpy.load"}, name
+
+
+def test_no_test_imports_another_and_names_are_short():
+    for path in (ROOT / "tests").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not any(re.match(r"tests\.(unit|system|torture|conftest)", name) for name in imports(tree)), path
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.FunctionDef) or len(node.name) <= 60, node.name

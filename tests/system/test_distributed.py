@@ -65,7 +65,7 @@ def test_any_number_of_processes_makes_the_same_run(alone, tmp_path, tokenizer, 
     assert_close(tmp_path / "run", alone)
 
 
-def test_checkpoints_move_between_numbers_of_processes_and_ways_to_hold_a_model(alone, tmp_path, tokenizer):
+def test_checkpoints_move_between_process_counts_and_sharding(alone, tmp_path, tokenizer):
     first = four_batches_an_update()
     for updates, count, parallel in ((3, 2, "fsdp"), (5, 1, "ddp"), (8, 3, "ddp"), (10, 2, "fsdp")):
         config = dataclasses.replace(first, train=dataclasses.replace(first.train, max_updates=10, parallel=parallel))
@@ -98,7 +98,7 @@ def keep_wholes() -> None:
     assert all(torch.equal(kept[name], expected[name]) for name in expected) if is_main_process() else list(kept) == ["count"]
 
 
-def test_of_shards_the_first_process_alone_keeps_what_they_make_together():
+def test_only_the_main_process_gathers_full_tensors():
     assert processes(2, keep_wholes) == [0, 0]
 
 

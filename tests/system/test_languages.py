@@ -137,7 +137,7 @@ def test_each_sentence_of_a_long_text_keeps_the_tag(several):
     assert invisible.text == translation.text  # nothing is made up for a sentence of nothing
 
 
-def test_no_or_no_known_language_is_refused_and_an_empty_text_is_empty(several, trained_folder):
+def test_missing_or_unknown_language_is_refused(several, trained_folder):
     translator = Translator(several)
     for text in ("She sees two houses.", ">>fr<< She sees two houses."):
         assert ">>de<<" in translator.translate([text])[0].refused
@@ -224,7 +224,7 @@ def test_runs_are_compared_in_what_both_translate(several, single):
             from_hydra(kind, composed(command, "source=en"))
 
 
-def test_a_page_about_one_direction_compares_with_a_model_of_it_alone(several, single, script, tmp_path):
+def test_report_of_one_direction_compares_with_bilingual_run(several, single, script, tmp_path):
     result = script(
         "report", f"run={several}", "source=en", "target=up", f"against={single}", f"output={tmp_path}", "device=cpu",
         "search.max_length=9")

@@ -95,7 +95,7 @@ def test_weights_that_are_not_numbers_are_named(tokenizer):
         translator(["She sees two trees."])
 
 
-def test_a_model_is_loaded_without_random_numbers_and_the_compiler(run_folder):
+def test_model_loads_without_random_numbers_or_compiler(run_folder):
     """Neither is for what is there already, and PyTorch's compiler takes seconds to import."""
     torch.manual_seed(7)
     before = torch.get_rng_state()
@@ -272,12 +272,12 @@ def test_other_encodings_are_refused_whole(tmp_path, encoding, named):
         next(text_files.read_lines(tmp_path / "in.txt"))
 
 
-def test_script_with_nothing_to_translate_names_the_newest_run_by_itself(script, run_folder):
+def test_script_without_a_run_uses_and_names_the_newest(script, run_folder):
     result = translate_script(script, f"runs={run_folder.parent}", stdin=b"")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
 
-def test_script_answers_each_line_as_it_is_written_and_stops_at_ctrl_c(run_folder, translator):
+def test_script_answers_line_by_line_and_stops_at_ctrl_c(run_folder, translator):
     """Who types a line gets its translation before typing the next."""
     process = subprocess.Popen(
         [sys.executable, ROOT / "scripts/translate.py", f"run={run_folder}", "device=cpu", *SHORT], cwd=ROOT,

@@ -184,7 +184,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_proc
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_killed_again_and_again_is_the_run_never_interrupted(data, tmp_path, name):
+def test_run_killed_repeatedly_equals_the_uninterrupted_run(data, tmp_path, name):
     kind = KINDS[name]
     started = time.monotonic()
     untouched = RunFolder(tmp_path / "untouched")

@@ -97,7 +97,7 @@ def test_a_disk_without_room_costs_nothing_that_was_saved(started, tmp_path):
     assert not list(again.folder.path.rglob(".*.partial"))
 
 
-def test_other_data_than_a_run_began_with_are_refused_and_nothing_of_it_is_touched(started, tmp_path):
+def test_other_data_is_refused_and_the_run_left_untouched(started, tmp_path):
     started.process.send_signal(signal.SIGTERM)
     started.end()
     before = {path: path.read_bytes() for path in started.folder.path.rglob("*") if path.is_file() and "lock" not in path.name}

@@ -77,7 +77,7 @@ def test_two_nodes_bring_a_killed_worker_back(tmp_path, start):
 
 
 @needs_proc
-def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path, start):
+def test_hanging_worker_times_out_and_dead_one_is_named(tmp_path, start):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     launcher = ["--standalone", "--nproc-per-node=2"]
     run = RunFolder(tmp_path / "run")
@@ -98,7 +98,7 @@ def test_a_worker_that_hangs_meets_a_timeout_and_one_that_dies_is_named(tmp_path
 
 
 @needs_proc
-def test_a_signal_to_all_saves_once_and_the_job_goes_on_with_any_number(tmp_path, start):
+def test_signal_saves_once_and_any_process_count_resumes(tmp_path, start):
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     run = RunFolder(tmp_path / "run")
     job = start(data, ["--standalone", "--nproc-per-node=2"], "train.max_updates=100000")

@@ -51,7 +51,7 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def test_a_killed_worker_is_one_line_and_the_same_command_goes_on(script, trained_folder, tmp_path):
+def test_killed_worker_is_one_line_and_the_command_resumes(script, trained_folder, tmp_path):
     source, target, partial = (tmp_path / name for name in ("source.txt", "out.txt", "out.txt.partial"))
     source.write_bytes(b"".join(text.encode() + b"\n" + b" " * 3000 + b"\n" for text, _ in PAIRS * 4))
     options = [f"run={trained_folder}", f"input={source}", "search=greedy", "search.max_length=12", "workers=2"]

@@ -58,7 +58,7 @@ def test_padding_stays_under_five_percent(max_tokens):
     assert padding_of(plan, source, target) < 0.05
 
 
-def test_summaries_of_documents_of_one_length_meet_those_of_like_length():
+def test_equal_length_sources_are_batched_by_target_length():
     source, target = np.full(2000, 400), np.random.default_rng(0).integers(20, 150, 2000)
     assert padding_of(plan_batches(source, target, max_tokens=8192, seed=1, epoch=0), source, target) < 0.05
 

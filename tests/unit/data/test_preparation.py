@@ -215,7 +215,7 @@ def test_a_folder_of_files_that_datasets_reads_natively(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("cache", ["cache", "data/cache", "."])
-def test_data_that_change_are_noticed_wherever_the_cache_lies_and_whatever_links_lead_there(tmp_path, cache):
+def test_changed_data_is_noticed_through_links_and_any_cache(tmp_path, cache):
     for name, pairs in (("one", PAIRS[:90]), ("two", PAIRS[90:180])):
         (tmp_path / "data" / name).mkdir(parents=True)
         json_lines(tmp_path / "data" / name / "train.jsonl", flat_rows(pairs))
@@ -336,7 +336,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "pairs that all share a sentence": ({"train": "same.tsv"}, ["60 of 60 rows", "data.validation", "data.overlap=source"]),
     "validation without text": ({"train": "good.tsv", "validation": "blank.tsv"}, ["data.validation", "lacks text"]),
     "nothing left": (
-        {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "cleaning left none", "192 overlap"]),
+        {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "cleaning left none", "192 ov"]),
     "unequal lengths": ({"train": ["two.txt", "three.txt"]}, ["two.txt", "2", "three.txt", "3"]),
     "one text file": ({"train": ["two.txt"]}, ["data.train", "two.txt", "at least 2 items"]),
     "a file as path": ({"path": "good.tsv", "train": "train"}, ["good.tsv", "data.path=null"]),
@@ -666,7 +666,7 @@ def test_any_other_data_option_misses_the_cache(tmp_path, monkeypatch, change):
     assert done == ["_write_splits"]
 
 
-def test_another_tokenizer_or_token_limit_misses_half_of_the_cache(tmp_path, monkeypatch):
+def test_other_tokenizer_or_limit_reuses_cleaned_data_only(tmp_path, monkeypatch):
     write_pairs(tmp_path / "a.tsv", PAIRS)
     options = data_config(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
     prepare(options, tokenizer_config(), max_tokens=100)
@@ -785,7 +785,7 @@ def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     assert not list((tmp_path / "cache").glob("*.partial"))
 
 
-def test_of_two_preparations_at_once_one_works_and_the_other_waits(tmp_path):
+def test_second_preparation_waits_for_the_first(tmp_path):
     made: list[Path] = []
 
     def make(folder: Path) -> None:

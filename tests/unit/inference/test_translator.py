@@ -135,7 +135,7 @@ def test_every_translation_begins_with_the_prefix(translator):
     assert all(text.startswith("Sie will") for text in translator(SOURCES, options(prefix="Sie will")))
 
 
-def test_banned_phrases_stand_in_no_translation_however_they_are_spelled(translator):
+def test_banned_phrases_never_appear_however_spelled(translator):
     plain = translator.translate(SOURCES, options(n_best=4))
     assert any("zwei" in text for t in plain for text in t.texts)
     for translation in translator.translate(SOURCES, options(n_best=4, banned=("zwei", "Sie sieht"))):
@@ -159,14 +159,14 @@ def test_the_last_search_for_one_without_banned_phrases_counts(translator, monke
     assert "banned" in str(translator.translate(SOURCES[:1], bound)[0].refused)
 
 
-def test_how_many_are_asked_for_changes_nothing_about_the_first_without_banned_phrases(translator):
+def test_n_best_does_not_change_the_best_without_banned_ones(translator):
     for banned in (("zwei", "Sie sieht"), ("rote",)):
         one, two, four = (translator.translate(SOURCES, options(n_best=n, banned=banned)) for n in (1, 2, 4))
         assert [translation.texts for translation in one] == [translation.texts[:1] for translation in four]
         assert [translation.texts for translation in two] == [translation.texts[:2] for translation in four]
 
 
-def test_others_that_were_found_take_the_places_of_outputs_with_banned_phrases(translator):
+def test_other_hypotheses_replace_banned_outputs(translator):
     tried = 0
     for source, free in zip(SOURCES, translator.translate(SOURCES, options(n_best=4)), strict=True):
         first, second = (set(re.findall(r"\w+", text)) for text in free.texts[:2])
@@ -211,7 +211,7 @@ def test_a_required_phrase_of_nothing_asks_for_nothing(translator):
         assert translator.translate([asked], search) == translator.translate([free], search)
 
 
-def test_a_phrase_of_a_script_without_spaces_needs_none_before_it():
+def test_phrase_in_unspaced_script_needs_no_space_before_it():
     tokenizer = train_tokenizer(["私は東京に住む。", "東京は大きい。", "猫が好き。"] * 5, tokenizer_config(vocab_size=275))
     [inside], [whole] = tokenizer.encode_phrases(["東京"]), tokenizer.encode(["私は東京に住む。"])
     assert holds(whole, inside)
@@ -270,7 +270,7 @@ def test_a_broken_terminology_is_named_by_line(tmp_path):
 # Minimum Bayes risk
 
 
-def test_minimum_bayes_risk_takes_the_candidate_most_like_the_others(translator):
+def test_mbr_chooses_the_candidate_most_like_the_others(translator):
     candidates = ["der Hund bellt laut", "der Hund bellt", "", "eine Katze", "der Hund bellt sehr laut"]
     for metric, own in (("chrf", CHRF()), ("bleu", BLEU(effective_order=True))):
         mean = {c: sum(own.sentence_score(c, [other]).score for other in candidates) for c in candidates}
@@ -351,7 +351,7 @@ def test_attention_finds_the_source_words_of_copies(decoder_layers, floor):
     assert right / total > floor
 
 
-def test_unknown_characters_are_copied_from_where_the_output_attends(tmp_path):
+def test_unknown_characters_are_copied_by_attention(tmp_path):
     texts = [text for pair in PAIRS for text in pair]
     tokenizer = train_tokenizer(texts, tokenizer_config(byte_fallback=False, vocab_size=60))
     model = random_model(model_config(), vocab=len(tokenizer))
@@ -562,7 +562,7 @@ def test_a_terminal_gets_a_prompt_with_history(trained_folder, translator):
 
 
 @pytest.mark.parametrize("terminal", ["stderr", "both", "neither"])
-def test_a_file_has_a_progress_bar_on_a_terminal_apart_from_its_translations(trained_folder, translator, tmp_path, terminal):
+def test_progress_bar_shows_only_on_a_terminal(trained_folder, translator, tmp_path, terminal):
     (tmp_path / "in.txt").write_text("\n".join(SOURCES[:4]) + "\n", encoding="utf-8")
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))

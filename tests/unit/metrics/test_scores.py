@@ -70,7 +70,7 @@ def test_words_are_those_of_the_language(language: str, tokenizer: str) -> None:
     assert [part.bleu for part in parts] == [theirs]
 
 
-def test_japanese_is_scored_by_words_where_they_can_be_told_apart_else_by_characters() -> None:
+def test_japanese_is_scored_by_words_or_else_by_characters() -> None:
     try:
         tokenizer = sacrebleu.BLEU(tokenize="ja-mecab").tokenizer_signature
     except RuntimeError:

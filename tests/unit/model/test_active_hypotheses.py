@@ -34,7 +34,7 @@ def test_what_is_packed_comes_back_to_its_place(chosen: list[int] | None) -> Non
 
 @pytest.mark.parametrize(
     "changes", [{}, {"positions": "learned"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"}])
-def test_a_step_of_some_hypotheses_gives_them_what_a_step_of_all_does(changes: dict[str, object]) -> None:
+def test_step_of_active_hypotheses_equals_step_of_all(changes: dict[str, object]) -> None:
     model = random_model(model_config(**changes))
     source = torch.randint(4, 40, (3, 6))
     states = [model.start(model.encode(source), source != 0) for _ in range(2)]

@@ -238,7 +238,7 @@ def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> N
 
 @pytest.mark.parametrize("options", variants())
 @pytest.mark.parametrize("joined", [False, True])
-def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(joined, options):
+def test_cached_steps_equal_the_full_pass_under_reordering(joined, options):
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=True, **options)
     if joined:
@@ -249,7 +249,7 @@ def test_cached_steps_equal_the_full_pass_whatever_becomes_of_hypotheses(joined,
         decode_with_random_ancestors(attention, 40)  # a cache has to grow for so many, and the fused path takes over
 
 
-def test_room_grows_with_the_length_of_hypotheses_not_with_their_number():
+def test_cache_grows_with_length_not_with_reorderings():
     past, length = Past(torch.device("cpu")), 200
     for step in range(length + 1):
         past.reorder(torch.zeros(2, 5, dtype=torch.long))  # all go on from the first
@@ -291,7 +291,7 @@ def test_asking_for_weights_changes_no_output(length, causal, options):
 @pytest.mark.parametrize("length", both_paths())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_sentence_of_padding_alone_gives_the_output_bias_and_no_gradient(length, dtype, causal):
+def test_padding_only_sentence_gives_bias_and_no_gradient(length, dtype, causal):
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, causal=causal).to(dtype)
     nn.init.normal_(attention.W_o.bias)
@@ -350,7 +350,7 @@ def test_greedy_steps_equal_the_full_pass(options):
         torch.testing.assert_close(torch.stack(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 
-def test_the_cache_keeps_all_tokens_as_it_grows_and_any_choice_of_sentences():
+def test_cache_keeps_tokens_as_it_grows_and_selects():
     cache, past = KeyValueCache(), Past(torch.device("cpu"))
     cache.select(torch.tensor([0, 0]))  # nothing decoded yet: nothing to do
     tokens = torch.randn(2, 200, 3, H, 1, K)  # keys and values, of 200 steps, of 3 sentences
@@ -370,7 +370,7 @@ def test_the_cache_keeps_all_tokens_as_it_grows_and_any_choice_of_sentences():
     assert torch.equal(cache.held[..., :200, :], expected[:, sentences])
 
 
-def test_dropout_of_the_fused_path_drops_weights_and_keeps_their_mean():
+def test_fused_dropout_drops_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     attention = MultiHeadAttention(D, H, dropout=0.5)
     x = torch.randn(1, 1, D).expand(8, 2 * CPU_FUSED_FROM, D)  # equal keys: each head's output is its weights' sum

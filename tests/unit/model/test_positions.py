@@ -66,7 +66,7 @@ def test_rotary_scores_depend_on_distance_alone():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_relative_bias_depends_on_distance_alone_and_far_ones_share(causal):
+def test_relative_bias_depends_on_distance_and_saturates(causal):
     bias = RelativeBias(2, causal=causal)
     nn.init.normal_(bias.bias.weight)
     at = torch.arange(400)
@@ -94,7 +94,7 @@ def test_the_sinusoidal_table_grows_when_a_longer_sentence_comes():
     assert "table" not in grown.state_dict()  # computed, not saved
 
 
-def test_sinusoidal_positions_are_the_same_in_bf16_up_to_rounding():
+def test_sinusoidal_positions_in_bf16_match_up_to_rounding():
     positions = SinusoidalPositions(16)
     half = positions(torch.zeros(1, 3000, 16, dtype=torch.bfloat16))
     assert half.dtype == torch.bfloat16
@@ -102,7 +102,7 @@ def test_sinusoidal_positions_are_the_same_in_bf16_up_to_rounding():
 
 
 @pytest.mark.parametrize("distance", [0, 1, 40, 2999])
-def test_rotary_matches_the_rotation_matrix_of_the_paper_up_to_the_order_of_channels(distance):
+def test_rotary_matches_the_papers_rotation_matrix(distance):
     torch.manual_seed(0)
     x = torch.randn(1, 1, 1, 8)
     turned = RotaryPositions(8)(x, torch.tensor([distance]))[0, 0, 0]

@@ -200,7 +200,7 @@ def test_real_tokens_alone_give_what_they_give_among_padding(changes, training, 
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_what_a_model_for_decoding_adds_to_the_vocabulary_has_no_probability(precision, bias, pair):
+def test_padded_vocabulary_entries_have_no_probability(precision, bias, pair):
     model = random_model(model_config(output_bias=bias))
     hidden = model.hidden(*pair, None).detach()
     expected = model.output(hidden).log_softmax(dim=-1)
@@ -365,7 +365,7 @@ def test_both_sides_end_normalised(norm, pair):
 
 
 @pytest.mark.parametrize("tied", ["all", "target", "none"])
-def test_weights_are_a_function_of_the_seed_wherever_they_lie_in_memory(tied):
+def test_initial_weights_depend_on_the_seed_only(tied):
     models = []  # all kept, so that each lies elsewhere
     for _ in range(12):
         torch.manual_seed(5)

@@ -263,7 +263,7 @@ def test_the_commands_import_translate_fine_tune_and_go_on(script: Script, folde
     assert losses[6] < losses[3] < losses[0]
 
 
-def test_a_run_that_died_before_its_first_checkpoint_starts_from_the_same_weights(folders, tmp_path):
+def test_run_killed_before_a_checkpoint_restarts_identically(folders, tmp_path):
     run = imported(folders["marian"], tmp_path / "run")
     again, first = (load_pretrained(str(source), run_config("init=x")).weights for source in (run, folders["marian"]))
     assert again.keys() == first.keys()
@@ -287,7 +287,7 @@ def test_an_imported_run_goes_by_the_data_of_its_first_training(script: Script, 
     assert_user_error(script("train", *options), "have changed", str(run.path))
 
 
-def test_a_start_that_failed_leaves_its_options_free_and_one_that_did_not_keeps_its_weights(folders, tmp_path):
+def test_failed_start_frees_options_and_a_good_one_keeps_them(folders, tmp_path):
     pretrained = load_pretrained(str(folders["marian"]), config := run_config(f"init={folders['marian']}"))
     run = RunFolder(tmp_path / "run")
     run.create(adopt(config, pretrained, []), pretrained.tokenizers, {})

@@ -287,7 +287,7 @@ def test_separate_tokenizers_come_back_in_their_places(run_folder, tmp_path, tok
     assert (source.model, target.model) == (tokenizer.model, other.model)
 
 
-def test_a_run_goes_on_with_the_same_pieces_however_their_bytes_tell_of_their_training(run_folder, tmp_path, tokenizer):
+def test_same_pieces_resume_whatever_the_training_metadata(run_folder, tmp_path, tokenizer):
     model = ModelProto.FromString(tokenizer.model)
     model.trainer_spec.ClearField("hard_vocab_limit")  # as releases before left it
     older = Tokenizer(model.SerializeToString())
@@ -302,7 +302,7 @@ def test_a_run_goes_on_with_the_same_pieces_however_their_bytes_tell_of_their_tr
             folder.require_same_data(tokenizers, {"fingerprint": fingerprint})
 
 
-def test_a_run_whose_report_is_lost_tells_that_its_data_cannot_be_compared(run_folder, folder, capsys):
+def test_lost_data_report_is_warned_about_on_resume(run_folder, folder, capsys):
     start = RunFolder(run_folder).load_config(), RunFolder(run_folder).load_tokenizers(), {"fingerprint": "x"}
     folder.config_file.unlink()
     folder.create(*start)

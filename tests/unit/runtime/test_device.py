@@ -72,7 +72,7 @@ def test_where_products_would_be_rounded_all_stays_as_it_was(monkeypatch: pytest
     assert MATMUL.fp32_precision == before
 
 
-def test_onednn_is_left_out_where_it_is_not_wanted_and_nowhere_else() -> None:
+def test_onednn_is_skipped_only_where_asked() -> None:
     settings: Any = torch.backends.mkldnn
     for enabled in (True, False):
         settings.enabled = enabled

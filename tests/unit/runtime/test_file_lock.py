@@ -31,7 +31,7 @@ def holder_of(folder: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_second_process_is_refused_by_name_and_one_that_was_killed_holds_nothing(tmp_path):
+def test_second_process_is_refused_and_a_killed_one_unlocks(tmp_path):
     other = holder_of(tmp_path / "run")
     with pytest.raises(UserError, match=f"process {other.pid} on "), sole_user(tmp_path / "run"):
         pass

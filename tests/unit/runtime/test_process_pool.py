@@ -22,7 +22,7 @@ from translator.runtime.process_pool import AHEAD, answering, in_order
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_answers_come_in_order_and_questions_are_asked_as_they_are_needed(workers):
+def test_answers_come_in_order_and_questions_are_read_lazily(workers):
     questions = count()
     answers = in_order(square, questions, workers=workers, remedy="")
     for number in range(100):

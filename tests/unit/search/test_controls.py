@@ -61,7 +61,7 @@ def test_no_ngram_comes_twice_and_nothing_else_is_lost(n: int) -> None:
         assert_same(found, best_of(random_toy(seed), 4, fresh))
 
 
-def test_a_repetition_penalty_multiplies_the_log_probability_of_repeated_tokens() -> None:
+def test_repetition_penalty_scales_repeated_log_probabilities() -> None:
     for seed in range(4):
         [found] = search(random_toy(seed), sources(4), toy_config(**ALL, repetition_penalty=1.7))
         assert_same(found, best_of(random_toy(seed), 4, lambda ids: True, penalty=1.7))
@@ -77,7 +77,7 @@ def test_banned_phrases_never_come_and_nothing_else_is_lost(banned: list[Prefix]
 
 
 @pytest.mark.parametrize("prefix", [(4,), (5, 5), (6, 4, 5)])
-def test_every_output_begins_with_its_own_prefix_whatever_the_rules(prefix: Prefix) -> None:
+def test_every_output_begins_with_its_prefix(prefix: Prefix) -> None:
     demands = Demands(prefixes=[prefix, (), (4,)])
     found = search(random_toy(2), sources(4, 5, 6), toy_config(**ALL, no_repeat_ngram=1, max_length_extra=1), demands)
     limit = 1 + len(prefix)  # a prefix takes no room
@@ -94,7 +94,7 @@ def test_every_output_begins_with_its_own_prefix_whatever_the_rules(prefix: Pref
 @pytest.mark.parametrize("phrases", [
     [(4,)], [(4, 5)], [(4, 5), (6,)], [(4, 4), (4, 5)], [(4, 5), (5, 6)], [(5, 4), (5, 6), (5,)],
     [(4, 5, 6), (5,), (4, 5)]])
-def test_required_phrases_are_in_the_best_output_of_all_that_hold_them(phrases: list[Prefix]) -> None:
+def test_required_phrases_give_the_best_output_with_them(phrases: list[Prefix]) -> None:
     """Of phrases that overlap, each is met by tokens of its own; one inside another, with that."""
     room = 2
     for seed in range(5):
@@ -116,7 +116,7 @@ phrase_lists = st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), max_
 
 
 @given(phrases=phrase_lists, banned=phrase_lists, beam_size=st.integers(1, 6), seed=st.integers(0, 99))
-def test_what_is_banned_is_in_no_output_but_for_parts_of_required_phrases(
+def test_banned_tokens_appear_only_in_required_phrases(
     phrases: list[Prefix], banned: list[Prefix], beam_size: int, seed: int
 ) -> None:
     config = toy_config(beam_size=beam_size, n_best=beam_size)
@@ -168,7 +168,7 @@ def test_a_required_phrase_is_not_met_by_a_part_of_a_longer_word() -> None:
 
 
 @given(phrases=phrase_lists, beam_size=st.integers(1, 6), seed=st.integers(0, 99))
-def test_required_phrases_are_whole_words_in_every_output_of_any_beam(
+def test_required_phrases_are_whole_words_for_any_beam(
     phrases: list[Prefix], beam_size: int, seed: int
 ) -> None:
     config = toy_config(beam_size=beam_size, n_best=beam_size)
@@ -183,7 +183,7 @@ def test_required_phrases_are_whole_words_in_every_output_of_any_beam(
             assert outer or any(h.ids[end : end + 1] != (5,) or phrase[-1] != 4 for end in ends)
 
 
-def test_what_is_banned_comes_in_required_phrases_that_are_gone_on_with_alone() -> None:
+def test_banned_tokens_may_only_continue_required_phrases() -> None:
     phrase, banned = (4, 5), (4,)
     for seed in range(8):
         config = toy_config(**{**ALL, "n_best": 1}, max_length_extra=2)
@@ -203,7 +203,7 @@ def test_phrases_of_a_neighbour_change_nothing() -> None:
 # Groups
 
 
-def test_the_first_group_searches_as_if_alone_and_great_diversity_parts_all() -> None:
+def test_first_group_equals_plain_beam_and_diversity_separates() -> None:
     for seed in range(10):
         toy = random_toy(seed)
         [alone] = search(toy, sources(4), toy_config(beam_size=2, n_best=2))
@@ -342,7 +342,7 @@ def test_rating_an_output_gives_what_the_search_gave_it(count: int) -> None:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_the_coverage_penalty_is_that_of_the_attention_of_the_whole_output(layers: int, beam_size: int) -> None:
+def test_coverage_penalty_uses_the_attention_of_all_steps(layers: int, beam_size: int) -> None:
     model, beta = random_model(model_config(decoder_layers=layers)), 0.8
     config = search_config(beam_size=beam_size, n_best=beam_size, coverage_penalty=beta, length_penalty=0.0)
     for sentence, found in zip(SENTENCES, search(model, pad(SENTENCES), config), strict=True):

@@ -66,7 +66,7 @@ def test_stopping_early_loses_nothing(alpha: float) -> None:
     assert early
 
 
-def test_the_search_waits_for_an_unlikely_start_that_a_long_output_makes_good() -> None:
+def test_search_continues_while_a_longer_output_could_win() -> None:
     """A strong length penalty lets a first token of probability 0.1, then certain ones, overtake an end of probability 0.5."""
     first, later, last = torch.full((VOCAB,), 0.001), torch.full((VOCAB,), 1e-9), torch.full((VOCAB,), 1e-9)
     first[EOS_ID], first[4], later[4], last[EOS_ID] = 0.5, 0.1, 1.0, 1.0
@@ -127,7 +127,7 @@ def test_places_stay_where_that_is_asked_for(beam_size: int) -> None:
 
 @pytest.mark.parametrize("look_every", [1, 8])  # 8 on a GPU
 @pytest.mark.parametrize(("patience", "awaited"), [(0.1, 1), (0.5, 2), (1, 3)])
-def test_a_sentence_is_done_when_as_many_have_finished_as_patience_asks_for(
+def test_patience_sets_how_many_hypotheses_must_finish(
     patience: float, awaited: int, look_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin, differ = _Beams.__init__, 0

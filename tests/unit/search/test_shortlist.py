@@ -183,7 +183,7 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
     {"beam_size": 3, "n_best": 3, "sampling": True, "top_k": 5}, {"beam_size": 4, "coverage_penalty": 0.5},
     {"beam_size": 4, "no_repeat_ngram": 2, "repetition_penalty": 1.5}, {"beam_size": 100, "n_best": 4}],
     ids=lambda options: " ".join(map(str, options)))
-def test_it_is_the_search_by_a_model_that_gives_all_others_nothing(options):
+def test_shortlist_search_equals_search_over_those_pieces(options):
     model, source = random_model(vocab=VOCAB), pad(SENTENCES)
     config = search_config(**options)
     for seed in range(3):
@@ -200,7 +200,7 @@ def test_with_all_pieces_allowed_it_is_the_usual_search():
     assert_same(found, search(as_one(models), source, config))
 
 
-def test_demands_are_allowed_to_the_sentence_that_they_are_made_of():
+def test_required_phrases_join_their_sentence_s_shortlist():
     model, source, config = random_model(vocab=VOCAB), pad(SENTENCES), search_config(beam_size=6, n_best=2)
     demands = Demands([[10, 20], [], [21], []], [[[12, 13]], [], [[14], [15, 16]], []], banned=[[17, 18], [19]])
     demanded = [[10, 20, 12, 13], [], [21, 14, 15, 16], []]

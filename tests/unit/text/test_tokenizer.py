@@ -136,7 +136,7 @@ def test_a_larger_alpha_stays_nearer_the_best_segmentation():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_few_texts_have_few_pieces_to_give_and_a_vocabulary_has_room_for_their_characters(kind):
+def test_vocabulary_fits_small_texts_and_holds_their_characters(kind):
     fewer = train_tokenizer(TEXTS, tokenizer_config(model_type=kind, vocab_size=50_000))
     assert len(MODELS[kind]) < len(fewer) < 50_000
     assert fewer.decode(fewer.encode(TEXTS)) == MODELS[kind].decode(MODELS[kind].encode(TEXTS))

@@ -36,7 +36,7 @@ def spelled(tokenizer: Tokenizer, text: str) -> list[str]:
     return tokenizer.pieces(tokenizer.encode([text])[0])
 
 
-def test_the_targets_pieces_come_first_and_the_others_are_left_out(joint, narrowed):
+def test_target_pieces_come_first_in_a_narrow_vocabulary(joint, narrowed):
     source, target = narrowed
     assert is_narrow(source, target)
     assert sorted(source.pieces(range(len(source)))) == sorted(joint.pieces(range(len(joint))))
@@ -95,7 +95,7 @@ def test_two_vocabularies_of_their_own_are_not_taken_for_one(narrowed):
 
 
 @pytest.mark.parametrize("tied", ["all", "target", "none"])
-def test_a_model_gives_the_first_pieces_what_it_would_have_given_them_among_all(tied):
+def test_narrow_model_matches_the_full_one_on_its_pieces(tied):
     whole, narrow = random_model(model_config(tied=tied), vocab=(60, 60)), Transformer(model_config(tied=tied), 60, 40).eval()
     with torch.no_grad():
         for mine, its in zip(narrow.parameters(), whole.parameters(), strict=True):
@@ -109,7 +109,7 @@ def test_a_model_gives_the_first_pieces_what_it_would_have_given_them_among_all(
     assert all(max(hypothesis.ids, default=0) < 40 for hypotheses in found for hypothesis in hypotheses)
 
 
-def test_a_table_learns_from_both_sides_where_only_its_beginning_is_an_output():
+def test_partly_tied_table_learns_from_both_sides():
     model = Transformer(model_config(tied="all"), 60, 40)
     model(torch.tensor([[50, 3]]), torch.tensor([[2, 10]])).square().sum().backward()
     gradient = model.source_embedding.tokens.weight.grad

@@ -98,7 +98,7 @@ def test_different_work_has_recordings_of_its_own(recorded):
     assert recorded == [(), ()]
 
 
-def test_a_recording_serves_while_what_it_depends_on_stays_the_same(recorded):
+def test_graph_is_replayed_until_its_inputs_change(recorded):
     recordings = Recordings(CPU)
     for given, known in ((1, 0), (1, 1), (1, 1), (2, 0), (2, 1), (1, 0)):
         recordings.depend_on(given)
@@ -182,7 +182,7 @@ def test_learned_positions_are_never_left():
         assert made._padded(torch.ones(2, length, dtype=torch.long)).shape == (2, wanted)
 
 
-def test_a_state_that_is_loaded_is_the_one_that_updates_go_on_from(recorded):
+def test_updates_continue_from_a_loaded_state(recorded):
     made = as_on_a_gpu(updater_of())
     steps = [made.step([BATCHES[0]], 1e-3) for _ in range(3)]
     weights = {name: weight.clone() for name, weight in made.model.state_dict().items()}
@@ -196,7 +196,7 @@ def test_a_state_that_is_loaded_is_the_one_that_updates_go_on_from(recorded):
     assert len(recorded) == before + 3  # what was recorded knew where the old state lay
 
 
-def test_a_longer_table_of_positions_is_not_mixed_up_with_the_shorter(recorded):
+def test_longer_position_table_gets_its_own_graph(recorded):
     made = as_on_a_gpu(updater_of())
     for _ in range(3):
         made.step([BATCHES[0]], 1e-3)

@@ -51,7 +51,7 @@ def test_value_and_gradients_are_those_of_the_definition(smoothing):
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
-def test_two_passes_weigh_half_each_and_r_drop_adds_their_disagreement(r_drop):
+def test_r_drop_averages_passes_and_adds_their_divergence(r_drop):
     hidden, weight, targets = example(tokens=26)
     targets = targets[:13]
     loss, nll = projected_cross_entropy(hidden, weight, targets, passes=2, smoothing=0.1, r_drop=r_drop)
@@ -97,7 +97,7 @@ def test_in_bfloat16_it_stays_near(smoothing):
         assert (got - wanted).norm() < 0.01 * wanted.norm()
 
 
-def test_in_float16_sums_over_the_vocabulary_may_be_larger_than_its_numbers():
+def test_vocabulary_sums_may_exceed_the_float16_range():
     hidden, weight, targets = example(tokens=200, width=64, words=300)
     hidden, weight = hidden + 1, weight / 8 + 0.1
     expected = definition(hidden, weight, targets, 0.1)

@@ -20,7 +20,7 @@ SHAPES = [(12, 12), (8, 32), (32, 8), (1, 5), (5, 1)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_with_its_polynomial_bf16_updates_are_those_of_pytorch_but_for_rounding(shape, monkeypatch):
+def test_bf16_muon_updates_match_pytorch_up_to_rounding(shape, monkeypatch):
     monkeypatch.setattr(module, "POLYNOMIALS", [PYTORCH_POLYNOMIAL] * 3)
     torch.manual_seed(1)
     start, gradients = torch.randn(shape), torch.randn(20, *shape)

@@ -22,7 +22,7 @@ def options(**changes: object):
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "cosine", "linear", "wsd", "constant"])
 @pytest.mark.parametrize("warmup", [1, 100, 500, 900])
-def test_the_rate_has_a_linear_warm_up_for_a_factor_and_makes_no_jump(schedule, warmup):
+def test_learning_rate_warms_up_linearly_without_jumps(schedule, warmup):
     config, at_once = (options(schedule=schedule, lr=0.01, warmup_updates=updates) for updates in (warmup, 0))
     rates = [learning_rate(config, update, (update - 1) / 1000) for update in range(1, 1001)]
     if schedule != "inverse_sqrt":  # it begins where the warm-up ends
@@ -131,7 +131,7 @@ def test_schedules_towards_an_end_follow_the_progress(schedule, quarter, half, f
     assert learning_rate(config, 5000, 1.2) == 0  # a limit overrun, as the last update of a minute's limit may
 
 
-def test_every_parameter_is_optimised_once_with_the_options_given():
+def test_every_parameter_is_optimised_exactly_once():
     model = random_model()
     (optimizer,) = build_optimizers(model, options(optimizer="adamw", lr=0.25, betas="[0.8,0.95]", eps=1e-6, weight_decay=0.1))
     held = [p for group in optimizer.param_groups for p in group["params"]]

@@ -30,7 +30,7 @@ def samples(targets: Tensor, vocabulary: int, size: int, number: int) -> list[Sa
 
 
 @pytest.mark.parametrize("size", [3, 12, 39])
-def test_a_sum_over_a_sample_is_on_average_that_over_the_vocabulary(size):
+def test_sampled_sum_is_unbiased(size):
     values = torch.rand(40, generator=torch.Generator().manual_seed(2))
     estimates = torch.stack([(s.weights * values[s.pieces]).sum() for s in samples(torch.tensor([7, 7, 30]), 40, size, 3000)])
     assert abs(estimates.mean() - values.sum()) < 4 * estimates.std() / 3000**0.5
@@ -54,7 +54,7 @@ def example() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("options", [
     {}, {"smoothing": 0.2}, {"smoothing": 0.2, "r_drop": 2.0}, {"smoothing": 0.2, "bias": torch.linspace(-2, 2, 200)}], ids=str)
-def test_the_larger_the_sample_the_nearer_the_loss_and_its_gradients(options):
+def test_larger_samples_come_closer_to_the_full_loss(options):
     hidden, weight, targets = example()
 
     def of(among: int) -> Tensor:
@@ -90,7 +90,7 @@ def test_gradients_are_those_of_the_estimate():
 
 
 @pytest.mark.parametrize("among", [5, 30, 31])
-def test_targets_of_a_sample_that_was_to_be_smaller_are_judged_beside_others_too(among):
+def test_sample_grows_to_hold_all_targets(among):
     torch.manual_seed(3)
     hidden, weight, targets = 0.5 * torch.randn(30, 8), torch.randn(200, 8), torch.arange(170, 200)
     exact, _ = projected_cross_entropy(hidden, weight, targets)

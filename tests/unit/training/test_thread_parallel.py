@@ -49,7 +49,7 @@ def test_parts_make_the_gradient_of_the_whole(options, model, precision, roundin
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
-def test_random_numbers_follow_from_the_batch_whatever_else_is_drawn(precision):
+def test_dropout_depends_only_on_the_batch(precision):
     batches = [batch(8, 20, seed=1), batch(8, 20, seed=2)]
     made = updater_of("train.sampled_softmax=16", precision=precision, dropout=0.3)
     made._parallel.train()

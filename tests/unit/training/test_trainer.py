@@ -227,7 +227,7 @@ def test_limits_in_epochs_and_minutes(setup):
     assert timed.state.validations[-1]["update"] == timed.state.update
 
 
-def test_a_validation_that_uses_up_the_time_is_the_last_thing_done(setup, monkeypatch):
+def test_validation_that_uses_up_the_time_ends_training(setup, monkeypatch):
     trainer = setup(training_config(max_updates="null", max_minutes=1))
     measure = trainer.validator.measure
 
@@ -245,7 +245,7 @@ def test_a_run_may_be_given_more_updates(setup):
     assert setup(training_config(max_updates=12)).fit().update == 12
 
 
-def test_weights_that_an_earlier_end_left_stay_until_there_are_better_ones(setup):
+def test_earlier_weights_stay_until_better_ones_exist(setup):
     folder = setup(training_config(max_updates=4, metric="loss"), "run").folder
     setup(training_config(max_updates=4, metric="loss")).fit()
     outcome = folder.load_outcome()
@@ -258,7 +258,7 @@ def test_weights_that_an_earlier_end_left_stay_until_there_are_better_ones(setup
 
 
 @pytest.mark.parametrize("was_best", [True, False])
-def test_a_training_ends_without_an_older_checkpoint_that_cannot_be_read_any_more(setup, capsys, was_best):
+def test_training_ends_without_an_unreadable_old_checkpoint(setup, capsys, was_best):
     config = training_config(max_updates=16, average="best", average_count=3, metric="loss")
     trainer = setup(config)
     trainer.fit()
@@ -279,7 +279,7 @@ def test_a_training_ends_without_an_older_checkpoint_that_cannot_be_read_any_mor
         assert "8" not in outcome.kept.replace(",", "").split()
 
 
-def test_a_run_that_goes_on_to_better_weights_has_no_longer_ended(setup):
+def test_resumed_run_is_not_marked_as_ended(setup):
     setup(training_config(max_updates=4, metric="loss")).fit()
     longer = setup(training_config(max_updates=12, metric="loss"))
     step = longer._update
@@ -297,7 +297,7 @@ def test_a_run_that_goes_on_to_better_weights_has_no_longer_ended(setup):
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, place, monkeypatch):
+def test_signal_during_validation_saves_trained_weights(setup, place, monkeypatch):
     """It comes just before or after a load into the model: of the moving average, or back."""
     config = training_config()
     config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, ema_decay=0.9))
@@ -326,7 +326,7 @@ def test_a_signal_while_weights_are_swapped_saves_those_that_are_trained(setup, 
         assert read_metrics(resumed.folder) == read_metrics(whole.folder)
 
 
-def test_the_model_kept_is_the_one_named_whatever_was_there_before(setup):
+def test_kept_model_is_the_one_named(setup):
     trainer = setup(training_config(metric="loss"))
     trainer.fit()
     trainer.folder.outcome_file.unlink()
@@ -346,7 +346,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run_by_name(setup):
     assert "checkpoint is that of update 0" in str(caught.value)
 
 
-def test_the_checkpoint_before_finds_all_weights_that_it_asks_for(setup):
+def test_previous_checkpoint_finds_all_its_weights(setup):
     trainer = setup(training_config(average="last", average_count=2))
     trainer.fit()
     newest = trainer.folder.checkpoints.path / f"{12:08d}" / "training.safetensors"
@@ -356,7 +356,7 @@ def test_the_checkpoint_before_finds_all_weights_that_it_asks_for(setup):
     assert again.fit().update == 8
 
 
-def test_a_validation_sentence_longer_than_a_batch_is_measured_all_the_same(setup, tokenizer):
+def test_validation_scores_sentences_longer_than_a_batch(setup, tokenizer):
     trainer = setup(training_config(max_updates=4))
     long = " ".join(source for source, _ in PAIRS[:30])
     corpus = dataclasses.replace(trainer.corpus, validation=tokenized_rows(tokenizer, [(long, long), *PAIRS[:3]]))
@@ -369,7 +369,7 @@ def test_a_validation_sentence_longer_than_a_batch_is_measured_all_the_same(setu
         Trainer(learned, trainer.folder, corpus, new_model(learned, corpus), list, precision=Precision.FP32)
 
 
-def test_fp16_skips_and_counts_what_overflows_and_resumes_with_its_scale(setup):
+def test_fp16_counts_overflows_and_resumes_with_its_scale(setup):
     config = training_config(log_every=1)
     whole = setup(config, "whole", Precision.FP16)
     whole.updater.scaler.load_state_dict(whole.updater.scaler.state_dict() | {"scale": 2.0**27})
@@ -509,7 +509,7 @@ def test_measurements_that_were_removed_are_told(tmp_path: Path, capsys):
         assert ("metrics.jsonl: was cut" in capsys.readouterr().err) is told
 
 
-def test_a_line_tells_the_means_of_the_updates_since_the_one_before(setup, monkeypatch):
+def test_log_line_holds_means_since_the_previous_line(setup, monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     each, fourth = (setup(training_config(log_every=every), str(every)) for every in (1, 4))

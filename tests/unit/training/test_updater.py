@@ -17,7 +17,7 @@ def step_of(*options: str, dropout: float = 0.0) -> tuple[float, float]:
 @pytest.mark.parametrize(("options", "encoded", "decoded"), [
     ((), 3, 3), (("train.r_drop=5",), 6, 6), (("train.r_drop=5", "train.r_drop_through=decoder"), 3, 6),
     (("train.r_drop_through=decoder",), 3, 3)])
-def test_r_drop_passes_targets_twice_and_sources_as_often_as_asked(options, encoded, decoded):
+def test_r_drop_decodes_twice_and_encodes_as_asked(options, encoded, decoded):
     made, seen = updater_of("train.sampled_softmax=0", *options, dropout=0.3), list[int]()
     for embedding in (made.model.source_embedding, made.model.target_embedding):
         embedding.register_forward_pre_hook(lambda embedding, inputs: seen.append(len(inputs[0])))

@@ -82,7 +82,7 @@ class Trainer:
             if self._validation_due():  # first: a run stopped before its validation takes it up here
                 self._validate()
                 continue  # the processes agree on the time it took
-            if reason := stop_reason(self.config.train, self._fraction(), self.state.validations):
+            if reason := stop_reason(self.config.train, self._limits(), self.state.validations):
                 return self._finish(reason)
             with self._interruption.put_off():
                 self._update()
@@ -126,11 +126,17 @@ class Trainer:
                         f"{max(self.checkpoints.resumable(), default=0):,} in {self.checkpoints.path}. Try under another name= "
                         "with a lower optim.lr or a longer optim.warmup_updates.")
 
+    def _limits(self) -> dict[str, float]:
+        """Return the fraction of the training that is done, by each limit that is set."""
+        train, minutes = self.config.train, self.state.seconds / 60
+        limits = {
+            "max_epochs": (self.cursor.epochs, train.max_epochs), "max_updates": (self.state.update, train.max_updates),
+            "max_minutes": (minutes, train.max_minutes)}
+        return {f"train.{name}={limit:g}": done / limit for name, (done, limit) in limits.items() if limit is not None}
+
     def _fraction(self) -> float:
         """Return the fraction of the training that is done, 0 to 1, by the nearest limit."""
-        train, minutes = self.config.train, self.state.seconds / 60
-        limits = ((self.cursor.epochs, train.max_epochs), (self.state.update, train.max_updates), (minutes, train.max_minutes))
-        return min(1.0, max(done / limit for done, limit in limits if limit is not None))
+        return min(1.0, max(self._limits().values()))
 
     def _validation_due(self) -> bool:
         update = self.state.update

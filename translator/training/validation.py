@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -97,10 +97,10 @@ def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
     return best + [update for known in choices for update in to_average(known, train)]
 
 
-def stop_reason(train: TrainConfig, fraction: float, validations: Sequence[Validation]) -> str:
-    """Return why training is over; empty while it is not."""
-    if fraction >= 1:
-        return "the limit set in train.max_epochs, train.max_updates or train.max_minutes"
+def stop_reason(train: TrainConfig, limits: Mapping[str, float], validations: Sequence[Validation]) -> str:
+    """Return why training is over; empty while it is not. limits: the fraction done by each."""
+    if reached := [limit for limit, fraction in limits.items() if fraction >= 1]:
+        return f"{reached[0]} reached"
     if train.patience is not None and validations:
         best = ranked(validations, train)[0]["update"]
         if sum(v["update"] > best for v in validations) >= train.patience:

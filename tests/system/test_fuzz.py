@@ -392,7 +392,7 @@ PHRASE = ANY_TEXT.map(lambda text: text[:MOST_DEMANDED])
 WORDED = {
     "data": {
         "path": ANY_TEXT.filter(bool), "folder": ANY_TEXT, "train": ANY_TEXT.filter(bool),
-        "test": st.lists(ANY_TEXT, max_size=3)},
+        "test": st.lists(ANY_TEXT.filter(bool), min_size=2, max_size=2)},
     "optim": {"lr": POSITIVE, "eps": POSITIVE, "warmup_updates": st.integers(0, 10**9)},
     "search": {
         "prefix": PHRASE, "required": st.lists(PHRASE.filter(str.strip), max_size=3),

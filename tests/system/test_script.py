@@ -20,7 +20,7 @@ from translator.runs.run_folder import RunFolder
 from translator.runtime.overrides import split_words, take_literally
 from translator.runtime.signals import Interrupted, Interruption
 
-SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem != "check_words")
 
 CTRL_C = """
 import os, runpy, signal, sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import unwrap
 from typing import Any
@@ -26,24 +26,31 @@ POLYNOMIALS = ((8.0934, -23.6204, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, 
 
 def build_optimizers(model: nn.Module, config: OptimConfig, *, precision: Precision = Precision.FP32,
                      capturable: bool = False) -> list[Optimizer]:
-    """Build the optimizers of a model with matrix products in `precision`; capturable: by CUDA graphs.
+    """Build the optimizers of a model with matrix products in `precision`; capturable: by CUDA graphs."""
+    return OPTIMIZERS[config.optimizer](model, config, precision, capturable)
 
-    AdamW: Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101. Biases and normalisation scales do not decay. With
-    Muon for the layers' matrices, AdamW has the rest: embeddings, the projection to the vocabulary, vectors.
-    """
-    optimizers: list[Optimizer] = []
-    of_muon: set[Tensor] = set()
-    if config.optimizer == "muon":
-        matrices = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
-        of_muon = set(matrices)
-        dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
-        optimizers.append(Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype))
-    weights = [p for p in model.parameters() if p not in of_muon]
+
+def _adamw(model: nn.Module, config: OptimConfig, precision: Precision, capturable: bool,
+           others: Collection[Tensor] = ()) -> list[Optimizer]:
+    """Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, without `others`. Biases and norms do not decay."""
+    weights = [p for p in model.parameters() if p not in others]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in weights if p.dim() >= 2]}, {"params": [p for p in weights if p.dim() < 2], "weight_decay": 0.0}]
     betas = config.betas[0], config.betas[1]
-    return [*optimizers, AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, weight_decay=config.weight_decay, fused=True,
-                               capturable=capturable)]
+    return [AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, weight_decay=config.weight_decay, fused=True,
+                  capturable=capturable)]
+
+
+def _muon(model: nn.Module, config: OptimConfig, precision: Precision, capturable: bool) -> list[Optimizer]:
+    """Muon for the layers' matrices; AdamW for the rest: embeddings, the projection to the vocabulary, vectors."""
+    matrices = [m.weight for name, m in model.named_modules() if isinstance(m, nn.Linear) and name != "output"]
+    dtype = torch.bfloat16 if precision is Precision.BF16 else torch.float32
+    muon = Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, dtype=dtype)
+    return [muon, *_adamw(model, config, precision, capturable, set(matrices))]
+
+
+# To add one: a function here, and its name in `OptimConfig.optimizer`. State must be step counts, or of a weight's shape.
+OPTIMIZERS: dict[str, Callable[..., list[Optimizer]]] = {"adamw": _adamw, "muon": _muon}
 
 
 def state_tensors(optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
@@ -13,7 +14,15 @@ from torch import nn
 from tests.support.configurations import model_config, run_config
 from tests.support.models import random_model
 from tests.support.paths import ROOT
-from translator.training.optimizers import AdamW, WeightAverage, build_optimizers, learning_rate
+from translator.config.options import OptimConfig
+from translator.training.optimizers import (
+    OPTIMIZERS,
+    SCHEDULES,
+    AdamW,
+    WeightAverage,
+    build_optimizers,
+    learning_rate,
+)
 
 
 def options(**changes: object):
@@ -149,3 +158,9 @@ def test_weight_average_of_still_weights_is_those_weights():
     for name, p in model.named_parameters():
         torch.testing.assert_close(average.weights[name], p.detach())
         assert average.weights[name].data_ptr() != p.data_ptr()
+
+
+def test_every_optimizer_and_schedule_of_the_options_exists():
+    hints = get_type_hints(OptimConfig)
+    assert set(get_args(hints["optimizer"])) == set(OPTIMIZERS)
+    assert set(get_args(hints["schedule"])) == set(SCHEDULES)

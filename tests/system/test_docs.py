@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
+
 nbclient = pytest.importorskip("nbclient", reason="NOT TESTED, docs: run make test, which installs nbclient")
 nbformat = pytest.importorskip("nbformat")
-
-from tests.support.paths import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
 needs_zensical = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.support.configurations import search_config
 from translator import search as searching
 from translator.config.options import SearchConfig
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.search import Demands, Hypothesis
 from translator.search.engine import Model
 from translator.text.tokenizer import BOS_ID, EOS_ID
@@ -51,7 +51,7 @@ class Toy:
     def start(self, memory: Tensor, mask: Tensor, *, follow_coverage: bool = False) -> ToyState:
         return ToyState(memory[:, 0].tolist())
 
-    def decode_step(self, tokens: Tensor, state: ToyState, rows: OpenRows) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: ToyState, rows: ActiveHypotheses) -> Tensor:
         self.steps += 1
         self.most_sentences.append(len(tokens))
         state.prefixes = [

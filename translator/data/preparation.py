@@ -28,8 +28,8 @@ from translator.data.text_files import require_file, sha256_of
 from translator.runtime.atomic_files import read_plain, sync, take_place
 from translator.runtime.errors import UserError
 from translator.runtime.process_pool import InOrder, alone, in_order
+from translator.text.sentence_splitter import split_sentences
 from translator.text.tokenizer import UNK_ID, Tokenizer, Tokenizers, narrow_target, train_tokenizer
-from translator.text.writing_systems import split_sentences
 
 # A worker takes seconds to start, in which this many pairs are prepared. The main process keeps up with this many workers.
 PAIRS_PER_WORKER, MOST_WORKERS = 500_000, 8

@@ -14,8 +14,9 @@ from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptio
 from translator.inference.translation import Refusal, Request, decoded
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
+from translator.text.sentence_splitter import split_clauses, split_sentences
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from translator.text.writing_systems import normal, split_clauses, split_sentences, whole_words
+from translator.text.writing_systems import normal, whole_words
 
 # Share of training sources with two or more sentences from which a model counts as trained on such texts.
 OFTEN = 0.1

@@ -14,8 +14,9 @@ from translator.inference.planning import Unit
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.metrics.sentences import SentenceMetric, pairwise_scores
 from translator.search.hypothesis import Hypothesis, Ids
+from translator.text.sentence_splitter import rejoined, split_sentences
 from translator.text.tokenizer import EOS_ID
-from translator.text.writing_systems import normal, rejoined, split_sentences, whole_words
+from translator.text.writing_systems import normal, whole_words
 
 # Warn if an output has less than this share of the expected tokens; sources with fewer tokens vary too much.
 SHORT, LEAST_TOKENS = 0.4, 10

@@ -31,8 +31,9 @@ from translator.search.engine import as_one
 from translator.search.hypothesis import Ids
 from translator.search.scoring import Rating, rate
 from translator.search.shortlist import Shortlist, search_among
+from translator.text.sentence_splitter import rejoined
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
-from translator.text.writing_systems import normal, rejoined, whole_words
+from translator.text.writing_systems import normal, whole_words
 
 # Texts translated together: enough to fill a CPU's batches with sentences of similar length, and one batch of a GPU.
 CHUNK = 512

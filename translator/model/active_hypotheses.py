@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class OpenRows:
+class ActiveHypotheses:
     """N of the K hypotheses that each of B sentences has. Finished ones need no work.
 
     Maps that treat every hypothesis alone take the N rows. Attention takes all, a sentence's hypotheses side by side.

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.model.attention import MultiHeadAttention, additive_mask, compute_attention, concatenate_heads, keys_mask
 from translator.model.inference_layers import (
     JoinedAttention,
@@ -95,12 +95,12 @@ class IncrementalDecoder(nn.Module):
             bias=None if real is None else additive_mask(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
 
-    def decode_step(self, tokens: Tensor, state: DecoderState, rows: OpenRows | None = None) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: DecoderState, rows: ActiveHypotheses | None = None) -> Tensor:
         """Feed the newest token of every hypothesis, (B, K), and return hidden states (N, D) for `log_probabilities`.
 
         Updates `state`. rows: the N active hypotheses, by default all.
         """
-        rows = OpenRows(*tokens.shape) if rows is None else rows
+        rows = ActiveHypotheses(*tokens.shape) if rows is None else rows
         with onednn(len(rows) > 1):  # it takes longer to start than others take for one row
             position = state.past.length
             state.past.append(tokens.size(1))
@@ -130,7 +130,7 @@ class IncrementalDecoder(nn.Module):
 
 
 def layer_step(
-    layer: DecoderLayer, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past, memory: tuple[Tensor, Tensor],
+    layer: DecoderLayer, x: Tensor, rows: ActiveHypotheses, cache: KeyValueCache, past: Past, memory: tuple[Tensor, Tensor],
     bias: Tensor | None, *, need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `DecoderLayer.forward` for the newest tokens, x (N, D) -> (N, D); weights (B, H, K, S) on request."""
@@ -144,7 +144,7 @@ def layer_step(
 
 
 def self_attention_step(
-    attention: MultiHeadAttention, x: Tensor, rows: OpenRows, cache: KeyValueCache, past: Past
+    attention: MultiHeadAttention, x: Tensor, rows: ActiveHypotheses, cache: KeyValueCache, past: Past
 ) -> Tensor:
     """Attend from the newest tokens, x (N, D), to the past of each hypothesis, which `cache` and `past` hold: (N, D)."""
     if isinstance(attention, JoinedAttention):
@@ -169,7 +169,7 @@ def self_attention_step(
 
 
 def cross_attention_step(
-    attention: MultiHeadAttention, x: Tensor, rows: OpenRows, memory: tuple[Tensor, Tensor], bias: Tensor | None, *,
+    attention: MultiHeadAttention, x: Tensor, rows: ActiveHypotheses, memory: tuple[Tensor, Tensor], bias: Tensor | None, *,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend from the newest tokens, x (N, D), to the source: (N, D), and weights (B, H, K, S) on request.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from translator.config.options import SearchOptions
 from translator.data.batching import pad
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.search.choice import Candidates, Sampling, best_continuations, most_continuations, top_k
 from translator.search.hypothesis import Demands, Hypothesis, length_limits, width_of
 from translator.search.phrases import RequiredPhrases, holds, with_wanted
@@ -39,7 +39,7 @@ class Model(Protocol):
 
     def encode(self, source: Tensor) -> Any: ...
     def start(self, memory: Any, mask: Tensor, *, follow_coverage: bool = False) -> Any: ...
-    def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> Any: ...
+    def decode_step(self, tokens: Tensor, state: Any, rows: ActiveHypotheses) -> Any: ...
     def log_probabilities(self, decoded: Any, some: slice) -> Tensor: ...  # may be overwritten
 
 
@@ -62,7 +62,7 @@ class Ensemble:
             model.start(own, mask, follow_coverage=follow_coverage)
             for model, own in zip(self.models, memory, strict=True)])
 
-    def decode_step(self, tokens: Tensor, state: States, rows: OpenRows) -> list[Any]:
+    def decode_step(self, tokens: Tensor, state: States, rows: ActiveHypotheses) -> list[Any]:
         return [model.decode_step(tokens, own, rows) for model, own in zip(self.models, state.states, strict=True)]
 
     def log_probabilities(self, decoded: list[Any], some: slice) -> Tensor:
@@ -237,7 +237,7 @@ class _Beams:
         if (self.tokens.size(2) - 1) % self.look_every == 0 or self.tokens.size(2) - 1 > self.last_step:
             self._drop_done()
 
-    def _next_tokens(self, rows: OpenRows) -> Candidates:
+    def _next_tokens(self, rows: ActiveHypotheses) -> Candidates:
         """Return what may come next, (B, K, C), with the vocabulary's probabilities for some hypotheses at a time."""
         decoded = self.model.decode_step(self.tokens[:, :, -1], self.state, rows)
         device = self.tokens.device
@@ -254,13 +254,13 @@ class _Beams:
         values, tokens = parts[0] if len(parts) == 1 else (torch.cat(each) for each in zip(*parts, strict=True))
         return Candidates(rows.unpack(values), rows.unpack(tokens))
 
-    def _open_rows(self) -> OpenRows:
+    def _open_rows(self) -> ActiveHypotheses:
         """Return the open hypotheses, and a few others to make a common shape; all if there is only one, or many on a GPU."""
         sentences, hypotheses = self.scores.shape
         if self.look_every > 1 or sentences * hypotheses == 1:
-            return OpenRows(sentences, hypotheses)
+            return ActiveHypotheses(sentences, hypotheses)
         parts = without_idle(self.scores.flatten() > -torch.inf)
-        return OpenRows(sentences, hypotheses, parts and parts[0])
+        return ActiveHypotheses(sentences, hypotheses, parts and parts[0])
 
     def _candidates(self, log_probabilities: Tensor, sentences: Tensor, history: Tensor, wanted: Tensor | None) -> Candidates:
         """Return the next tokens that may be chosen for N' hypotheses of these sentences and tokens so far, (N', 1 + T)."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from translator.config.options import MOST_CANDIDATES, SearchOptions
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.model.inference_layers import log_probabilities, select_outputs
 from translator.model.transformer import Transformer
 from translator.runtime.device import onednn
@@ -101,7 +101,7 @@ class _Restricted:
         return _State(
             self.model.start(memory, mask, follow_coverage=follow_coverage), self.ruled_out.repeat_interleave(copies, dim=0))
 
-    def decode_step(self, tokens: Tensor, state: _State, rows: OpenRows) -> tuple[Tensor, Tensor, Tensor]:
+    def decode_step(self, tokens: Tensor, state: _State, rows: ActiveHypotheses) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.model.decode_step(self.pieces[tokens], state.states[0], rows)
         return hidden, state.ruled_out, rows.sentences(tokens.device)
 

@@ -17,8 +17,8 @@ from translator.inference.planning import TrainingStatistics
 from translator.inference.ranking import lost_numbers, short_output
 from translator.inference.translation import Request
 from translator.inference.translator import TrainedModel, Translator
+from translator.text.sentence_splitter import rejoined, split_clauses, split_sentences
 from translator.text.tokenizer import EOS_ID
-from translator.text.writing_systems import rejoined, split_clauses, split_sentences
 
 SOURCES = [source for source, _ in PAIRS[:12]]
 QUICK = search_config(beam_size=4, max_length_ratio=0.5, max_length_extra=6)

@@ -11,14 +11,14 @@ from torch import Tensor
 from tests.support.configurations import model_config
 from tests.support.models import random_model
 from tests.support.table_models import ToyState, random_toy, search, sources, toy_config
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.model.kv_cache import move_to_front
 from translator.search.engine import one_of_few, with_few_moved
 
 
 @pytest.mark.parametrize("chosen", [None, [0], [1, 2, 5], [0, 1, 2, 3, 4, 5]])
 def test_what_is_packed_comes_back_to_its_place(chosen: list[int] | None) -> None:
-    rows = OpenRows(2, 3, None if chosen is None else torch.tensor(chosen, dtype=torch.long))
+    rows = ActiveHypotheses(2, 3, None if chosen is None else torch.tensor(chosen, dtype=torch.long))
     numbers = list(range(6)) if chosen is None else chosen
     cpu = torch.device("cpu")
     assert [3 * s + p for s, p in zip(rows.sentences(cpu).tolist(), rows.places(cpu).tolist(), strict=True)] == numbers
@@ -44,7 +44,7 @@ def test_step_of_active_hypotheses_equals_step_of_all(changes: dict[str, object]
     for _ in range(8):
         tokens, going_on = torch.randint(4, 40, (3, 4)), torch.rand(3, 4) < 0.6
         going_on[:, 1] = True
-        rows = OpenRows(3, 4, going_on.flatten().nonzero()[:, 0])
+        rows = ActiveHypotheses(3, 4, going_on.flatten().nonzero()[:, 0])
         for state in states:
             state.reorder(parents)
         some, every = (model.decode_step(tokens, state, of) for state, of in zip(states, (rows, None), strict=True))
@@ -58,7 +58,7 @@ def test_few_that_have_finished_are_worked_on(options: dict[str, object], monkey
     there, worked_on = [], []
     step = toy.decode_step
 
-    def watched(tokens: Tensor, state: ToyState, rows: OpenRows) -> Tensor:
+    def watched(tokens: Tensor, state: ToyState, rows: ActiveHypotheses) -> Tensor:
         there.append(tokens.numel())
         worked_on.append(len(rows))
         return step(tokens, state, rows)

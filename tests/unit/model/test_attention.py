@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.support.models import attention_of_torch, causal_mask
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.model.attention import MultiHeadAttention, padding_mask, scaled_dot_product_attention, window_mask
 from translator.model.attention_paths import CPU_FUSED_FROM, fused_attention
 from translator.model.cpu_operations import VECTORS, WORTH_LENGTHENING
@@ -232,7 +232,8 @@ def decode_with_random_ancestors(attention: MultiHeadAttention, steps: int) -> N
         tokens = torch.cat([tokens, newest[:, :, None]], dim=2)
         past.append(newest.size(1))
         expected = attention(tokens.flatten(0, 1))[0][:, -1].view_as(newest)
-        stepped = self_attention_step(attention, newest.flatten(0, 1), OpenRows(*newest.shape[:2]), cache, past).view_as(newest)
+        hypotheses = ActiveHypotheses(*newest.shape[:2])
+        stepped = self_attention_step(attention, newest.flatten(0, 1), hypotheses, cache, past).view_as(newest)
         torch.testing.assert_close(stepped, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -346,7 +347,7 @@ def test_greedy_steps_equal_the_full_pass(options):
             past.reorder(torch.zeros(2, 1, dtype=torch.long))
             past.append(1)
             assert past.bias is None  # one hypothesis sees all that came before
-            steps.append(self_attention_step(attention, token[:, 0], OpenRows(2, 1), cache, past))
+            steps.append(self_attention_step(attention, token[:, 0], ActiveHypotheses(2, 1), cache, past))
         torch.testing.assert_close(torch.stack(steps, dim=1), attention(x)[0], atol=1e-5, rtol=1e-4)
 
 

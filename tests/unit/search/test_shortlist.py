@@ -27,7 +27,7 @@ from translator.inference import shortlist_learning
 from translator.inference.shortlist_learning import learn_shortlist
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
-from translator.model.active_hypotheses import OpenRows
+from translator.model.active_hypotheses import ActiveHypotheses
 from translator.model.inference_layers import convert, select_outputs
 from translator.model.transformer import Transformer
 from translator.model.weights import weights_of
@@ -155,7 +155,7 @@ class Masked:
         state.select = selected
         return state
 
-    def decode_step(self, tokens: Tensor, state: Any, rows: OpenRows) -> tuple[Any, Tensor]:
+    def decode_step(self, tokens: Tensor, state: Any, rows: ActiveHypotheses) -> tuple[Any, Tensor]:
         ruled_out = state.ruled_out[:, None].expand(-1, tokens.size(1), -1)
         return self.model.decode_step(tokens, state, rows), rows.pack(ruled_out)
 

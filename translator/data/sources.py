@@ -190,7 +190,7 @@ def _read_pairs(paths: Sequence[str], where: str) -> Iterator[pa.Table]:
         counts = [count + len(lines) for count, lines in zip(counts, batch, strict=True)]
         if counts[0] != counts[1]:
             counts = [count + sum(1 for _ in file) for count, file in zip(counts, files, strict=True)]
-            raise UserError(f"{paths[0]} has {counts[0]:,} lines, {paths[1]} {counts[1]:,}: they must be pairs")
+            raise UserError(f"{paths[0]} has {counts[0]:,} lines, {paths[1]} {counts[1]:,}. They must be pairs.")
         yield pa.table([pa.array(lines, pa.string()) for lines in batch], ["source", "target"])
 
 

@@ -77,7 +77,7 @@ class WindowSource:
         tokens = list(encode_rows(texts, tokenizers, self.longest, counts, in_order=self._side.in_order))
         summary = f"window {number + 1:,}: {describe_counts(vars(counts))}"
         if not counts.kept:
-            raise UserError(f"data.train: no pair is left after cleaning of {summary}. Correct them, or start a new run with a "
+            raise UserError(f"data.train: cleaning left no pair of {summary}. Correct them, or start a new run with a "
                             "larger data.window")
         log(summary)
         return BatchSource(Dataset(InMemoryTable(pa.concat_tables(tokens))), tokenizers, max_tokens=self.max_tokens,

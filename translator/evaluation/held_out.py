@@ -57,7 +57,8 @@ def load_test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], li
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(
-            f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}: they must be pairs")
+            f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}. "
+            "They must be pairs.")
     name = Path(config.source_file).name.removesuffix(".gz")
     return (f"file-{name}" if name.split("-")[0] in SPLITS else name), sources, references
 

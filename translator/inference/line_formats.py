@@ -68,9 +68,9 @@ def _request(fields: dict[str, Any]) -> Request:
     if not isinstance(source, str):
         raise ValueError('no text in "source"')
     if prefix is not None and not isinstance(prefix, str):
-        raise ValueError('"prefix" is no text')
+        raise ValueError('"prefix" must be text')
     if not isinstance(required, list) or not all(isinstance(phrase, str) for phrase in required):
-        raise ValueError('"required" is no list of texts')
+        raise ValueError('"required" must be a list of texts')
     return Request(source, prefix, tuple(required))
 
 

@@ -195,7 +195,7 @@ class Planner:
             if len(text) > MOST_DEMANDED:
                 raise Refusal(f"must hold {text[:20]!r}..., a text of more than {MOST_DEMANDED:,} characters")
             if any("\ud800" <= character <= "\udfff" for character in text):
-                raise Refusal(f"{text!r} holds half a character")
+                raise Refusal(f"{text!r} has an unpaired surrogate")
             if UNK_ID in self.target_tokenizer.encode([text])[0]:
                 raise Refusal(f"{text!r} holds characters that the vocabulary lacks")
             if text and options.banned and whole_words(*options.banned).search(normal(text)):

@@ -71,7 +71,7 @@ def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> Ru
     for option in now:
         if before[option] != now[option] and {option, option.split(".")[0]} & set(named):
             raise UserError(
-                f"{option}={before[option]}: the model in {pretrained.source} has {now[option]}; leave the option out")
+                f"{option}={before[option]}: the model in {pretrained.source} has {now[option]}. Leave the option out.")
     known = pretrained.tokenizers[0].tags
     if set(config.data.tags) - set(known) or bool(known) != bool(config.data.tags):
         remedy = f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known else (
@@ -91,7 +91,7 @@ def import_run(config: RunConfig, given: Sequence[str]) -> None:
         config = dataclasses.replace(config, name=Path(init).name)
     folder = RunFolder(place_of(config.runs) / config.name)
     if folder.has_begun():
-        raise UserError(f"{folder.path}: there is a run already; choose another name=")
+        raise UserError(f"{folder.path}: a run exists here. Choose another name=")
     require_writable(folder.path)
     pretrained = load_pretrained(init, config)
     config = adopt(config, pretrained, given)

@@ -174,13 +174,13 @@ class RunFolder:
 
     def load_shortlist(self, source_pieces: int, target_pieces: int) -> Shortlist:
         if not self.shortlist_file.is_file():
-            raise UserError(f"{self.path}: has no shortlist yet; `make shortlist RUN={self.path}` learns one")
+            raise UserError(f"{self.path}: has no shortlist. `make shortlist RUN={self.path}` learns one.")
         tensors = load_tensors(self.shortlist_file)
         with suppress(TypeError):  # other names
             shortlist = Shortlist(**{name: tensor.long() for name, tensor in tensors.items()})
             if shortlist.fits(source_pieces, target_pieces):
                 return shortlist
-        raise UserError(f"{self.shortlist_file}: is not of this run; `make shortlist RUN={self.path}` learns one")
+        raise UserError(f"{self.shortlist_file}: does not match this run. `make shortlist RUN={self.path}` learns a new one.")
 
     def save_outcome(self, outcome: Mapping[str, Any]) -> None:
         write_bytes(self.outcome_file, (json.dumps(outcome, indent=1) + "\n").encode())

@@ -56,5 +56,5 @@ def _read_keys(file: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"keys={file}: {error}. Name a text file in UTF-8 with one key a line") from error
     if not keys:
-        raise UserError(f"keys={file}: holds no key; write one a line")
+        raise UserError(f"keys={file}: holds no key. Write one a line.")
     return keys

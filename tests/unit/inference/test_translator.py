@@ -76,7 +76,7 @@ def test_what_cannot_be_demanded_is_refused_by_line(translator, tokenizer):
         assert refused.refused.startswith("phrases can be required of plain beam search only")
         assert fine.hypotheses
     half = translator.translate([Request(SOURCES[0], prefix="\ud800"), Request(SOURCES[0], required=("\ud800",))], QUICK)
-    assert all("half a character" in t.refused for t in half)
+    assert all("unpaired surrogate" in t.refused for t in half)
     endless = translator.translate([Request("A dog.", prefix="a " * 20_000), Request("A dog.", required=("a" * 9999,))], QUICK)
     assert all("more than 1,000 characters" in t.refused for t in endless)
     model = random_model(model_config(positions="learned", max_positions=24), vocab=len(tokenizer))

@@ -263,7 +263,7 @@ def test_a_folder_without_one_or_with_anothers_is_refused(folder, trained_folder
             whole | {"candidates": whole["candidates"] + 320}, whole | {"candidates": whole["candidates"] - 1},
             whole | {"candidates": whole["candidates"][:, :5]}, whole | {"other": whole["counts"].clone()}):
         save_tensors(run.shortlist_file, damaged)
-        with pytest.raises(UserError, match="is not of this run; `make shortlist RUN="):
+        with pytest.raises(UserError, match="does not match this run. `make shortlist RUN="):
             Translator(path, device="cpu")(["a"], listed)
     run.shortlist_file.write_bytes(b"nothing")
     with pytest.raises(UserError, match="shortlist"):

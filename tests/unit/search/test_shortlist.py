@@ -252,7 +252,7 @@ def test_what_was_learned_suffices_and_neighbours_change_nothing(folder, precisi
 
 def test_a_folder_without_one_or_with_anothers_is_refused(folder, trained_folder, tmp_path):
     listed = dataclasses.replace(search_config(), shortlist=10)
-    with pytest.raises(UserError, match="no shortlist yet; `make shortlist RUN="):
+    with pytest.raises(UserError, match="has no shortlist. `make shortlist RUN="):
         Translator(trained_folder, device="cpu")(["a"], listed)
     path = tmp_path / "run"
     shutil.copytree(folder, path)

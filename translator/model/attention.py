@@ -21,7 +21,7 @@ from translator.model.cpu_operations import all_true, dropout, matmul, softmax
 from translator.model.positions import RelativeBias, RotaryPositions
 from translator.runtime.device import to_matmul_dtype
 
-# Added to a score, it replaces the score. Minus infinity would make NaN of a row without keys.
+# The lowest number: a score plus this is this. Minus infinity would make NaN of a row without keys.
 FORBIDDEN = torch.finfo(torch.float32).min
 
 # Compares queries (B, H, T, K) with keys (B, H, S, K): a new tensor (B, H, T, S), to which bias and mask are added in place.

@@ -63,7 +63,7 @@ TRAINING_STATE = TrainingState(
 
 
 def write_corpus(folder: Path, copies: int = 1) -> Path:
-    """Rows of which some are bad, some there again many rows later, and some share a sentence with others."""
+    """Write rows: some are bad, some come twice, some share a sentence with others."""
     rows: list[tuple[object, object]] = [(f"{i} {s}", f"{i} {t}") for i in range(copies) for s, t in PAIRS]
     rows += [*PAIRS, *PAIRS[:50], (None, "a"), ("b", ""), ("a" * 2000, "b" * 2000), (PAIRS[0][0], "anderes"), (7, "sieben")]
     file = folder / "pairs.jsonl"

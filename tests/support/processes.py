@@ -21,7 +21,7 @@ from translator.runtime.distributed import (
 
 
 def processes(count: int, work: Callable[..., None], *arguments: Any) -> list[int]:
-    """Run `work`, of a module, in so many processes that know each other, as torchrun starts them; their exit codes."""
+    """Run `work`, of a module, in `count` processes that know each other, as torchrun starts them; return their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

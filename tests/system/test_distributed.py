@@ -1,4 +1,4 @@
-"""Several processes train as one: the same losses and weights, whatever their number and however they hold the model."""
+"""Several processes train as one: the same losses and weights, for any number of them and any sharding."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_checkpoints_move_between_process_counts_and_sharding(alone, tmp_path, t
 
 
 def train_until(config: RunConfig, folder: Path, tokenizer: Tokenizer, updates: int) -> None:
-    """Train until one process, the last, is told to stop before that update."""
+    """Train until one process, the last, gets the signal to stop before that update."""
     update = Trainer._update
 
     def told(trainer: Trainer) -> None:

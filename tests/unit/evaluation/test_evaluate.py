@@ -224,7 +224,7 @@ def test_runs_of_other_languages_are_not_compared(script, run_folder, files, tmp
 
 
 def test_a_model_without_words_scores_nothing(run_folder, monkeypatch):
-    """A training that was too short ends with its scores, whatever they are."""
+    """A training that was too short ends with its scores, however low."""
     translator = Translator(run_folder, device="cpu")
     monkeypatch.setattr(translator.target_tokenizer, "decode", lambda ids: [""] * len(ids))
     evaluation = evaluate(translator, SOURCES[:3], REFERENCES[:3], search_config(max_length=3), "de")

@@ -1,4 +1,4 @@
-"""An output is whole or not there, and an unfinished one is gone on with by the same job alone."""
+"""An output is whole or not there, and an unfinished one is resumed by the same job only."""
 
 from __future__ import annotations
 

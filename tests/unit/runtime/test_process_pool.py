@@ -48,7 +48,7 @@ def test_no_more_workers_are_started_than_there_are_questions():
 def test_what_fails_in_a_worker_fails_here():
     with pytest.raises(TypeError) as caught:
         list(in_order(square, [1, "a"], workers=2, remedy=""))
-    assert "in _work" in caught.value.__notes__[0]  # where it failed is told too
+    assert "in _work" in caught.value.__notes__[0]  # it names where it failed too
 
 
 @given(st.lists(st.lists(st.integers(0, 30) | st.integers(2**64 - 3, 2**64 - 1))))

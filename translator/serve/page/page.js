@@ -1,4 +1,4 @@
-// Translates as one types. Known lines are kept, so that only those that changed are requested.
+// Translates as one types. Known lines are kept, so that only changed ones are requested.
 
 const ALTERNATIVES = 3;
 const FAINT = 0.15; // of the largest attention: below it nothing is marked

@@ -388,11 +388,11 @@ def test_any_values_are_options_or_a_users_mistake(values):
 
 
 POSITIVE = st.floats(min_value=1e-30, max_value=1)
-PHRASE = ANY_TEXT.map(lambda text: text[:MOST_DEMANDED])
+PHRASE = TEXT.map(lambda text: text[:MOST_DEMANDED])
 WORDED = {
     "data": {
-        "path": ANY_TEXT.filter(bool), "folder": ANY_TEXT, "train": ANY_TEXT.filter(bool),
-        "test": st.lists(ANY_TEXT.filter(bool), min_size=2, max_size=2)},
+        "path": TEXT.filter(bool), "folder": TEXT, "train": TEXT.filter(bool),
+        "test": st.lists(TEXT.filter(bool), min_size=2, max_size=2)},
     "optim": {"lr": POSITIVE, "eps": POSITIVE, "warmup_updates": st.integers(0, 10**9)},
     "search": {
         "prefix": PHRASE, "required": st.lists(PHRASE.filter(str.strip), max_size=3),

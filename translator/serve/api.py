@@ -23,7 +23,8 @@ from translator.config.commands import ServeConfig
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Full
 from translator.serve.connections import known_hosts, known_origins
-from translator.serve.service import Answers, Service, Unanswerable, name_of, served_code, texts_of, untouched
+from translator.serve.service import Answers, Service, Unanswerable, served_code, texts_of, untouched
+from translator.text.language import name_of
 
 TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a translation
 # Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's

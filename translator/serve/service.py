@@ -9,9 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from babel import Locale, UnknownLocaleError
-from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
 from translator.config.commands import ServeConfig
 from translator.config.languages import tag_of
 from translator.config.options import SearchConfig
@@ -22,6 +19,7 @@ from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Batcher
+from translator.text.language import name_of, rank_languages
 from translator.text.tokenizer import EOS_ID
 
 DECIMALS = 3  # of the numbers sent
@@ -162,14 +160,6 @@ def explain(
         yield {"source": translator.source_tokenizer.spans(unit.text), "translations": explained}
 
 
-def name_of(code: str) -> str:
-    """Return a language's name in English, or the code itself if it is not a language's."""
-    try:
-        return Locale.parse(code, sep="-").get_display_name("en") or code
-    except (UnknownLocaleError, ValueError):
-        return code
-
-
 def served_code(code: str, languages: Sequence[str]) -> str:
     """Return the served language that a code such as `EN` or `en-US` asks for (RFC 4647, section 3.4), or else the code."""
     known = {_tag(language): language for language in languages}
@@ -188,11 +178,10 @@ class Detector:
 
     def __init__(self, languages: Sequence[str]) -> None:
         """`languages`: the codes served, such as `en-US`, to use in place of py3langid's own."""
-        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         self._served = {_tag(language).split("-")[0]: language for language in languages}
 
     def detect(self, text: str) -> list[dict[str, Any]]:
         """Return all languages, the likeliest first, as LibreTranslate does: confidences in percent, which sum to 100."""
         return [
-            {"language": self._served.get(code, code), "confidence": round(100 * float(probability), 1)}
-            for code, probability in self._identifier.rank(text)]
+            {"language": self._served.get(code, code), "confidence": round(100 * probability, 1)}
+            for code, probability in rank_languages(text).items()]

@@ -80,7 +80,7 @@ def test_batches_keep_to_their_budget_with_beams_and_padding(translator, monkeyp
     whole = model.encode
     monkeypatch.setattr(model, "encode", lambda source: shapes.append(source.shape) or whole(source))
     lines = [*SOURCES, SOURCES[0] * 5]
-    translator(lines, search_config(beam_size=2, max_length=2, batch_tokens=150))
+    translator(lines, search_config(beam_size=2, max_length=2, batch_tokens=150, split_sentences="never"))
     assert sum(count for count, _ in shapes) == len(lines)
     assert all(count * length * 2 <= 150 or count == 1 for count, length in shapes)
     assert len(shapes) < len(lines) / 2

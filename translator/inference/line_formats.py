@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import io
 import json
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ READ_BYTES = 1 << 16
 # Most bytes of a line. One more of a longer line is kept, to refuse it.
 LONGEST = 1 << 24
 TOO_LONG = f"longer than {LONGEST:,} bytes"
+# What a file of texts cannot hold within one: the tab between n-best translations, and all that programs read as a line's end.
+SEPARATORS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]")
 # Fields that an answer adds to an object: in the input they come from an earlier answer, and are dropped.
 ANSWERS = {"translation", "score", "n_best", "tokens", "alignment", "refused", "warnings"}
 
@@ -129,7 +132,7 @@ def format_answer(line: Line, translation: Translation, details: Details | None,
     All objects have the same fields: without a translation, score is null and the lists are empty.
     """
     if form == "text":
-        return ("\t".join(text.replace("\t", " ") for text in translation.texts) + "\n").encode()
+        return ("\t".join(SEPARATORS.sub(" ", text) for text in translation.texts) + "\n").encode()
     found = [
         {"translation": text, "score": hypothesis.score, "log_probability": hypothesis.log_probability}
         for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=False)]

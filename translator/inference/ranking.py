@@ -68,7 +68,7 @@ def without_phrases(banned: re.Pattern[str], translation: Translation) -> Transl
 
 
 def join_allowed(sentences: Sequence[Translation], banned: Sequence[str]) -> Translation:
-    """Join the translations of a text's sentences: the best of each, then the second best of each, and so on.
+    """Join the translations of a text's sentences, with its spaces: the best of each, then the second best, and so on.
 
     Refused if that creates a banned phrase between two of them.
     """
@@ -76,9 +76,9 @@ def join_allowed(sentences: Sequence[Translation], banned: Sequence[str]) -> Tra
         return sentences[0]
     if refused := next((sentence.refused for sentence in sentences if sentence.refused), ""):
         return Translation(refused=refused)
-    texts, hypotheses = [], []
+    texts, hypotheses, spaces = [], [], [sentence.space for sentence in sentences]
     for place in range(max(len(sentence.texts) for sentence in sentences)):
-        texts.append(rejoined([sentence.texts[min(place, len(sentence.texts) - 1)] for sentence in sentences]))
+        texts.append(rejoined([sentence.texts[min(place, len(sentence.texts) - 1)] for sentence in sentences], spaces))
         hypotheses.append(_sum([
             sentence.hypotheses[min(place, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
     pairs, warnings = (tuple(itertools.chain(*each)) for each in zip(*((s.pairs, s.warnings) for s in sentences), strict=True))

@@ -51,6 +51,7 @@ class Translation:
     sentences: int = 1  # that the text was split into
     pairs: tuple[tuple[Ids, Ids], ...] = ()  # the ids of each sentence and of its best translation, EOS last
     warnings: tuple[str, ...] = ()  # signs that it lacks part of its source
+    space: str = ""  # that stands behind the source, where it is a sentence of a text
 
     @property
     def text(self) -> str:

@@ -31,7 +31,7 @@ from translator.search.engine import as_one
 from translator.search.hypothesis import Ids
 from translator.search.scoring import Rating, rate
 from translator.search.shortlist import Shortlist, search_among
-from translator.text.sentence_splitter import rejoined
+from translator.text.sentence_splitter import space_behind
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, whole_words
 
@@ -189,6 +189,7 @@ class Translator:
                 translation = self._without_banned(unit, translation, options)
             result.append(dataclasses.replace(
                 translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best],
+                space=space_behind(unit.text),
                 warnings=warnings_of(translation, unit, self._statistics.length_ratio or 0.0)))
         return result
 
@@ -279,7 +280,8 @@ class Translator:
         ids = self.target_tokenizer.ids_of(given.pieces)
         ends = [place for place, i in enumerate(ids, start=1) if i == EOS_ID]
         sentences = [ids[first:end] for first, end in itertools.pairwise([0, *ends])]
-        return sentences if rejoined(list(map(as_line, self.target_tokenizer.decode(sentences)))) == given.text else []
+        spelled = "".join(self.target_tokenizer.decode(sentences))
+        return sentences if "".join(spelled.split()) == "".join(given.text.split()) else []
 
     def _in_batches(
         self, items: Sequence[Item], size: Callable[[Item], int], work: Callable[[list[Item]], list[Result]],

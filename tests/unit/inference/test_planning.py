@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.configurations import search_config
 from tests.support.corpora import PAIRS
@@ -17,7 +14,6 @@ from translator.inference.planning import TrainingStatistics
 from translator.inference.ranking import lost_numbers, short_output
 from translator.inference.translation import Request
 from translator.inference.translator import TrainedModel, Translator
-from translator.text.sentence_splitter import rejoined, split_clauses, split_sentences
 from translator.text.tokenizer import EOS_ID
 
 SOURCES = [source for source, _ in PAIRS[:12]]
@@ -31,52 +27,6 @@ def translator(trained_folder) -> Translator:
 
 def options(**changes: object):
     return dataclasses.replace(QUICK, **changes)
-
-
-# Where a text is split
-
-
-@pytest.mark.parametrize("marked", [
-    "One. |Two! |Three?", "Mr. Smith met J. Doe. |They ate.", "It cost 3.50 euros. |Fine.", "no end", "",
-    'He said "Go." |Then he went.', "e.g. this one", "一つ。|二つ。|「三つ。」|四つ", "Wait... what? |Yes.",
-    "I like tea. |She likes coffee. |They drink water.", "i like tea. |she likes coffee.", "Thank you. |Good night.",
-    "Dr. Müller lives in Zürich.", "No. |I do.", "No. 5 is alive.", "See p. 12 for more. |Bye.", "It is 5 p.m. |Then we go.",
-    "The U.S. Army won. |He left.", "1. Open the box. |2. Close it.", "Am 12. Oktober kam er. |Dann ging er.",
-    "He is 25. |She is 30.", "Tom and I. |We went.", "Er sagte: „Komm!“ |Dann ging er.", '"Stop!" he said. |"Why?" she asked.',
-    "I was born on Jan. 5.", "It weighs approx. 5 kg.", "Der 2. Weltkrieg. |Dann kam er.", "one\n|two",
-    "It's Mr. and Mrs. Jones. |Hi.", "क्या? |हाँ। |ठीक है।", "J. R. R. Tolkien wrote it. |I read it."])
-def test_sentences_end_where_a_reader_would_say(marked):
-    assert "|".join(split_sentences(marked.replace("|", ""))) == marked
-
-
-@given(st.text(alphabet="aB1 .!?。\n\"'”)…", max_size=60))
-def test_sentences_put_together_are_the_text(text):
-    assert "".join(split_sentences(text)) == text
-
-
-@given(st.text(alphabet="ab ,，", max_size=60))
-def test_clauses_fit_and_put_together_are_the_text(text):
-    parts = split_clauses(text, lambda part: len(part) <= 10)
-    assert "".join(parts) == text
-    for part in parts:  # what does not fit has no place to break within its middle half
-        assert len(part) <= 10 or max(map(len, re.findall("[^ ，]*(?:， *| +|$)", part))) > len(part) / 2 - 2
-
-
-def test_clauses_are_split_at_commas_before_spaces():
-    text = "one two, three four five six seven eight nine ten, eleven twelve"
-    parts = split_clauses(text, lambda part: len(part.split()) <= 4)
-    assert parts == ["one two, ", "three four five six ", "seven eight nine ten, ", "eleven twelve"]
-    assert split_clauses("私は東京に住む。", lambda part: len(part) <= 4) == ["私は東京", "に住む。"]
-
-
-def test_sentences_are_rejoined_as_their_script_has_it():
-    assert rejoined(["One.", "Two."]) == "One. Two."
-    assert rejoined(["一つ。", "二つ。"]) == "一つ。二つ。"
-    assert rejoined(["すごい!", "次。"]) == "すごい!次。"
-    assert rejoined(["", "One.", ""]) == "One."
-
-
-# How it is then translated
 
 
 def test_sentences_of_a_line_are_translated_one_by_one(translator):

@@ -314,10 +314,12 @@ $("copy").addEventListener("click", async () => {
   }
 });
 
-// The scripts of East Asia put no space between sentences.
+// The space between two sentences of the source, as the server adapts it to the script of the translation.
 function between(before, after) {
   const text = translationOf(before).text.slice(-1) + translationOf(after).text.slice(0, 1);
-  return /[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60]/.test(text) ? "" : " ";
+  const [space] = before.source.join("").match(/\s*$/);
+  return /[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60]/.test(text)
+    ? space.replace(/[ \u00a0]/g, "") : space.replaceAll("\u3000", " ") || " ";
 }
 
 function wholeText() {

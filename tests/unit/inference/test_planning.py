@@ -10,9 +10,10 @@ import torch
 
 from tests.support.configurations import search_config
 from tests.support.corpora import PAIRS
+from translator.inference.line_formats import Line, format_answer
 from translator.inference.planning import TrainingStatistics
 from translator.inference.ranking import lost_numbers, short_output
-from translator.inference.translation import Request
+from translator.inference.translation import Given, Request
 from translator.inference.translator import TrainedModel, Translator
 from translator.text.tokenizer import EOS_ID
 
@@ -42,6 +43,17 @@ def test_sentences_of_a_line_are_translated_one_by_one(translator):
     assert free.text == " ".join(first)
 
 
+def test_sentences_are_spaced_as_in_the_text(translator):
+    [first, second, third] = translator(SOURCES[:3], QUICK)
+    text = f"{SOURCES[0]}  {SOURCES[1]}\n\n{SOURCES[2]}\n"
+    [translation] = translator.translate([text], QUICK)
+    assert translation.text == f"{first}  {second}\n\n{third}"
+    line = format_answer(Line(Request(text)), translation, None, "text").decode()
+    assert line == f"{first}  {second}  {third}\n"
+    [details] = translator.details([text], [Given(translation.text, translator.details_of([translation])[0].pieces)], QUICK)
+    assert details == translator.details_of([translation])[0]
+
+
 def test_sentences_of_a_line_keep_n_best_lists_and_details(translator):
     several = options(n_best=3)
     [together], apart = translator.translate([" ".join(SOURCES[:3])], several), translator.translate(SOURCES[:3], several)
@@ -63,7 +75,7 @@ def trained_on(folder: Path, **statistics: float | None) -> Translator:
 
 
 @pytest.mark.parametrize(("share", "longest", "choice", "count"), [
-    (None, None, "auto", 3), (0.09, 99, "auto", 3), (0.1, 99, "auto", 1), (0.1, 20, "auto", 3), (0.1, 99, "always", 3),
+    (None, None, "auto", 3), (0.49, 99, "auto", 3), (0.5, 99, "auto", 1), (0.5, 20, "auto", 3), (0.5, 99, "always", 3),
     (None, 20, "never", 1)])
 def test_auto_splits_what_training_has_not_shown(trained_folder, share, longest, choice, count):
     translator = trained_on(trained_folder, longest_source=longest, several_sentences=share)

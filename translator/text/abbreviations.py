@@ -15,7 +15,8 @@ NEVER_LAST = _words(
     "mr mrs ms messrs dr drs prof profa med vs approx cf viz e.g i.e a.k.a p.s Rev Hon Fr Gen Col Maj Capt Cpt Cmdr Lt Sgt",
     "Cpl Pvt Adm Gov Sen Rep Pres Mt Ft bzw ca z.b d.h vgl ggf evtl inkl exkl sog geb gest verh hl einschl insb insbes Hr Hrn",
     "Frl Ing Univ MM mme mmes mlle mlles Mgr Pr env av p.ex c.-à-d bd boul sres srta dra Dña Lic Arq Avda p.ej aprox např tzv",
-    "tj tzn mj resp popř příp cca zn sv nám ul bc mudr judr phdr rndr plk kpt mjr им ул т.е т.н")
+    "tj tzn mj resp popř příp cca zn sv nám ul bc mudr judr phdr rndr plk kpt mjr им ул т.е т.н engl griech ital russ dt bspw",
+    "zzgl abzgl ehem entspr")
 # A number follows: No. 5, p. 12, Jan. 5.
 BEFORE_NUMBER = _words(
     "no nos nr rt pp vol vols fig figs ch chs sec pt art arts tel ext Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon",
@@ -23,14 +24,15 @@ BEFORE_NUMBER = _words(
     "Do Sa So Mo chap éd tél réf núm pág págs cap máx mín max min č čís str obr odst tab")
 # A sentence ends here only before a word of `OPENERS`: St. Mary's, Acme Inc. announced. Initials and U.S. are of this kind.
 SELDOM_LAST = _words(
-    "st ste jr sr sra inc ltd corp bros dept al Co tis mil mld Mio Mrd Tsd Chr Fa Hrsg Aufl Ud Uds Vd Vds EE FF Cía Sta Sto")
-# A sentence may end here, but not before a small letter: etc., 5 p.m.
+    "st ste jr sr sra inc ltd corp bros dept al Co tis mil mld Mio Mrd Tsd Chr Fa Hrsg Aufl Ud Uds Vd Vds EE FF Cía Sta Sto",
+    "franz Verf Vors govt assoc")
+# A sentence may end here, but not before a small letter: etc., 5 p.m., max. speed.
 OFTEN_LAST = _words(
     "etc a.m p.m incl excl ave blvd rd hwy misc UU usw usf dgl Jh Jhd ff Std Min Sek dép depto EE.UU hod tel temp atd apod aj",
-    "r.o n.l др пр т.д т.п г гг")
+    "r.o n.l др пр т.д т.п г гг max min máx mín ext abbr adj orig")
 # Words that begin sentences, and seldom names.
 OPENERS = _words(
-    "the it he she they we you i this that these those there here i' what who where when why how which whose is are was",
+    "the it he she they we you i this that these those there here what who where when why how which whose is are was",
     "were do does did can could would should have has had if at but and or then now my your his her its our their not yes",
     "please let some many most after before for from with to in on as everyone nobody nothing today tomorrow yesterday",
     "der die das er sie es wir ich ihr du wer wie wo wann warum welche welcher ist sind war waren hat haben kann und aber",

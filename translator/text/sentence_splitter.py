@@ -47,7 +47,7 @@ _ORDINAL = re.compile(r"\d{1,2}|[IVX]{2,5}")
 # A word with a vowel or in capitals, unlike Blvd, and a number that is no ordinal.
 _PLAIN = re.compile(
     r"(?=.*(?i:[aeiouyà-æè-ïò-öø-ýāăąēęěīįōőœūůűų]|[^\x00-\u024f]))[-'’\w]*[^\W\d_]['’]?[^\W\d_]['’]?"
-    r"|[A-Z]{2,}|\d{3,}|\d+[:,]\d+")
+    r"|[A-Z]{2,}|\d{3,}|\d+[:,]\d+|.*[$€£%].*")
 _ABBREVIATIONS = NEVER_LAST | SELDOM_LAST | OFTEN_LAST
 # Where a clause may end, the best places first: after its mark, between words, between characters that need no space.
 _BREAKS = tuple(map(re.compile, (
@@ -115,14 +115,15 @@ class _Stop:
         mark, following = match["mark"] or match["tight"], _NEXT.match(text, match.end())
         assert following  # it matches anything
         before = text[max(start, match.start() - 40) : match.start()]
-        words = [word.strip("\"'([{)]}„“”«»‚‘’¿¡-–—*•") for word in before.split()] + [""] * before[-1:].isspace()
-        return cls(["", "", "", *words][-3:], mark, match["closing"] or "", **following.groupdict())
+        words = [word.strip("\"'([{)]}„“”«»‚‘’¿¡-–—*•") for word in before.split()]
+        words = ["", "", "", *filter(None, words), *([""] if before[-1:].isspace() else [])]
+        return cls(words[-3:], mark, match["closing"] or "", **following.groupdict())
 
     @property
     def opens(self) -> bool:
         """Whether the next word shows that a sentence begins."""
-        initial = len(self.word) == 1 and self.dot
-        return bool(set("¿¡") & set(self.opening)) or (self.word.lower().replace("’", "'") in OPENERS and not initial)
+        word, initial = self.word.lower().replace("’", "'"), len(self.word) == 1 and self.dot
+        return bool(set("¿¡") & set(self.opening)) or (not initial and not OPENERS.isdisjoint({word, word.rstrip("'")}))
 
     @cached_property
     def stem(self) -> str:
@@ -168,7 +169,7 @@ def _ends_without_space(stop: _Stop) -> bool:
     before, word = stop.words[-1], stop.word.rstrip("'’")
     if set("¿¡") & set(stop.opening) or (stop.mark != "." and word[:1].lower() == word[:1].upper()):  # no capitals: 本当?うん
         return True
-    if not word.istitle() or (stop.inner and not stop.inner.isupper()) or re.search(r"[/@:=&\\_]\D", before):
+    if not word.istitle() or (stop.inner and not stop.inner.isupper()) or re.search(r"[/@:=&\\_]\D|\.[a-z]", before):
         return False
     if stop.mark != ".":
         return True

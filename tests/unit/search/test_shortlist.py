@@ -21,9 +21,9 @@ from tests.support.models import random_model
 from tests.support.table_models import search
 from tests.support.trainings import tokenized_rows
 from translator.config.options import MOST_CANDIDATES
+from translator.data import ibm_model_1
 from translator.data.batching import pad
 from translator.data.preparation import prepare
-from translator.inference import shortlist_learning
 from translator.inference.shortlist_learning import learn_shortlist
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
@@ -86,10 +86,10 @@ def test_a_piece_of_both_sides_stands_first_and_but_once():
 
 
 def test_the_order_is_that_of_model_1_written_out(monkeypatch):
-    monkeypatch.setattr(shortlist_learning, "READ_ROWS", 7)
+    monkeypatch.setattr(ibm_model_1, "READ_ROWS", 7)
     sources, targets = random_sentences(1, 40, 12), random_sentences(2, 40, 12)
     probability: dict[tuple[int, int], float] = defaultdict(lambda: 1.0)
-    for _ in range(shortlist_learning.ITERATIONS):
+    for _ in range(ibm_model_1.ITERATIONS):
         expected = Counter[tuple[int, int]]()
         for source, target in zip(sources, targets, strict=True):
             for t in target:
@@ -111,7 +111,7 @@ def test_the_order_is_that_of_model_1_written_out(monkeypatch):
 
 def test_of_very_many_pairs_some_are_taken_evenly(monkeypatch):
     sources = [[4 + number % 8, EOS_ID] for number in range(1000)]
-    monkeypatch.setattr(shortlist_learning, "LINKS", 300)
+    monkeypatch.setattr(ibm_model_1, "LINKS", 300)
     learned = learn_shortlist(pairs_of(sources, sources), 12, 12, joint=False)
     taken = int(learned.counts[EOS_ID])
     assert 4 * taken <= 300 < 4 * (taken + 20)

@@ -6,7 +6,7 @@ https://aclanthology.org/N06-1014, section 2.2). EOS serves as the empty word. `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,10 @@ UNSEEN = 1e-9
 # 2013, https://aclanthology.org/N13-1073, section 2, learn about 4: too steep for German verbs.
 TENSION = 1.0
 # Least product of posteriors that counts as a link.
-LEAST = 0.05
+LEAST_AGREEMENT = 0.05
+# With attention: the agreement granted to all pairs, so that attention decides where the lexicon knows nothing, and the least
+# product that is evidence. Attention of half a row suffices, or a fifth of a row with an agreement of 0.05.
+GRANTED, LEAST_EVIDENCE = 0.03, 0.015
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,21 @@ class Lexicon:
     forward: Tensor  # (K,) float32: p(target piece | source piece)
     backward: Tensor  # (K,) float32: p(source piece | target piece)
     target_pieces: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"keys": self.keys, "forward": self.forward, "backward": self.backward}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor], target_pieces: int) -> Lexicon | None:
+        """Return the lexicon of `tensors`; None where they are not a lexicon's."""
+        if set(tensors) != {"keys", "forward", "backward"}:
+            return None
+        return cls(tensors["keys"], tensors["forward"], tensors["backward"], target_pieces)
+
+    def fits(self, source_pieces: int) -> bool:
+        """Return whether it is for this many source pieces, and as it was written."""
+        return len(self.keys) > 0 and self.keys.shape == self.forward.shape == self.backward.shape and bool(
+            (self.keys[1:] > self.keys[:-1]).all() and self.keys[0] >= 0 and self.keys[-1] < source_pieces * self.target_pieces)
 
     def to(self, device: torch.device) -> Lexicon:
         return Lexicon(self.keys.to(device), self.forward.to(device), self.backward.to(device), self.target_pieces)
@@ -49,6 +67,14 @@ class Lexicon:
         return (forward / forward.sum(2, keepdim=True).clamp_(min=smallest)
                 * (backward / backward.sum(1, keepdim=True).clamp_(min=smallest)))
 
+    def support(self, attention: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """Return the evidence for each link by attention (B, T, S) and agreement together, 0 to 1; a row of zeros: none.
+
+        source (B, S) and target (B, T) are ids with EOS and padding.
+        """
+        evidence = attention * (self.agreement(source, target) + GRANTED)
+        return evidence.masked_fill_(evidence.amax(dim=2, keepdim=True) < LEAST_EVIDENCE, 0) / (1 + GRANTED)
+
     def links(self, source: Sequence[int], target: Sequence[int]) -> list[int | None]:
         """Return for each target piece the number of the source piece it translates; None where no piece has evidence.
 
@@ -56,7 +82,7 @@ class Lexicon:
         """
         agreement = self.agreement(torch.tensor([source]), torch.tensor([target]))[0]
         best = agreement.max(dim=1)
-        return [number if value >= LEAST and source[number] != EOS_ID else None
+        return [number if value >= LEAST_AGREEMENT and source[number] != EOS_ID else None
                 for value, number in zip(best.values[:-1].tolist(), best.indices[:-1].tolist(), strict=True)]
 
 

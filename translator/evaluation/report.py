@@ -177,7 +177,7 @@ def attention_maps(run: Run) -> Iterator[dict[str, Any]]:
         [pair] = translation.pairs
         [rating] = run.translator.rate([pair], run.translator.search)
         source, target = (tokenizer.pieces(ids) for tokenizer, ids in zip(tokenizers, pair, strict=True))
-        figure = draw_attention({"": rating.attention}, source, target, columns=1)
+        figure = draw_attention({"": rating.alignment}, source, target, columns=1)
         yield {
             "source": text, "output": translation.text, "file": f"attention-{number}.png", "picture": png(figure),
             "width": figure.get_figwidth(), "undrawn": undrawn([*source, *target])}  # inches; characters shown as their codes

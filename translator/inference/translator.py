@@ -15,6 +15,7 @@ import torch
 
 from translator.config.options import SearchConfig
 from translator.data.batching import pad
+from translator.data.lexicon import Lexicon
 from translator.inference.details import Details, collect_details
 from translator.inference.planning import NOTHING, Planner, TrainingStatistics, Unit
 from translator.inference.ranking import as_line, join_allowed, rank, warnings_of, without_phrases
@@ -70,6 +71,7 @@ class TrainedModel:
             with SkipInit():
                 model = Transformer(config.model, *map(len, tokenizers))
             load_into(model, weights, folder.model_file)
+            model.alignment_heads = folder.load_alignment(config.model) or model.alignment_heads
             model = strip_hooks(convert(model.to(where).for_decoding(), Precision.resolve(precision, where)))
         return cls(model, *tokenizers, config.search, statistics, folder)
 
@@ -110,6 +112,12 @@ class Translator:
         if self._folder is None:
             raise UserError("search.shortlist: is learned once a training has ended, by `make shortlist`")
         return self._folder.load_shortlist(len(self.source_tokenizer), len(self.target_tokenizer)).to(self.device)
+
+    @cached_property
+    def lexicon(self) -> Lexicon | None:
+        """The first run's, on the CPU; None if it has none, as one of an earlier release."""
+        sizes = len(self.source_tokenizer), len(self.target_tokenizer)
+        return None if self._folder is None else self._folder.load_lexicon(*sizes)
 
     def __call__(self, texts: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """Return the translation of each text, in order; an empty one for an empty text, and for one that is refused."""
@@ -171,7 +179,8 @@ class Translator:
     def rate(self, pairs: Sequence[tuple[Ids, Ids]], search: SearchConfig) -> list[Rating]:
         """Return the models' probabilities and attention for each pair of a source and an output, both with EOS."""
         def work(batch: list[tuple[Ids, Ids]]) -> list[Rating]:
-            return rate(self.models, [source for source, _ in batch], [output for _, output in batch], self.device)
+            sources, outputs = map(list, zip(*batch, strict=True))
+            return rate(self.models, sources, outputs, self.device, self.lexicon)
 
         return self._in_batches(pairs, lambda pair: max(map(len, pair)), work, search)
 
@@ -227,13 +236,15 @@ class Translator:
         """Return the text with source characters for unknown pieces: of the source's unknown ones, the most attended to."""
         [rating] = self.rate([(unit.ids, [*hypothesis.ids, EOS_ID])], self.search)
         tags = self.source_tokenizer.count_tags(unit.ids)
-        ids, attention = unit.ids[tags:-1], rating.attention[:, tags:-1]
+        ids, aligned, attention = unit.ids[tags:-1], rating.alignment[:, tags:-1], rating.attention[:, tags:-1]
         spelled = self.source_tokenizer.spell(unit.text)
         unknown = [i for i, piece in enumerate(ids) if piece == UNK_ID] or list(range(len(ids)))
         pieces = self.target_tokenizer.pieces(hypothesis.ids)
         for place, piece in enumerate(hypothesis.ids):
             if piece == UNK_ID:
-                pieces[place] = spelled[unknown[int(attention[place, unknown].argmax())]]
+                weights = aligned[place, unknown]
+                weights = weights if weights.any() else attention[place, unknown]
+                pieces[place] = spelled[unknown[int(weights.argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
     def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:

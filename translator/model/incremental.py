@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from translator.model.active_hypotheses import ActiveHypotheses
+from translator.model.alignment_heads import AlignmentHeads
 from translator.model.attention import MultiHeadAttention, additive_mask, compute_attention, concatenate_heads, keys_mask
 from translator.model.inference_layers import (
     JoinedAttention,
@@ -69,6 +70,7 @@ class IncrementalDecoder(nn.Module):
     decoder: Any
     decoder_norm: nn.Module
     output: Any  # (N, D) -> (N, V or more)
+    alignment_heads: AlignmentHeads  # of cross-attention; coverage follows them too
 
     def for_decoding(self) -> Self:
         """Give this model an output projection of its own and joined maps in attention. It cannot be trained any more."""
@@ -105,12 +107,12 @@ class IncrementalDecoder(nn.Module):
             position = state.past.length
             state.past.append(tokens.size(1))
             x: Tensor = self.target_embedding(rows.pack(tokens)[:, None], start=position)[:, 0]  # (N, D)
-            aligned = () if state.coverage is None else self.alignment_layers
+            aligned = () if state.coverage is None else self.alignment_heads.layers
             for number, (layer, cache, memory) in enumerate(zip(self.decoder, state.caches, state.memory, strict=True)):
                 x, weights = layer_step(
                     layer, x, rows, cache, state.past, memory, state.bias, need_weights=number in aligned)
                 if weights is not None and state.coverage is not None:
-                    state.coverage = state.coverage + weights.mean(dim=1) / len(aligned)
+                    state.coverage = state.coverage + self.alignment_heads.of(weights) / len(aligned)
             return self.decoder_norm(x)
 
     def log_probabilities(self, decoded: Tensor, some: slice) -> Tensor:
@@ -119,14 +121,6 @@ class IncrementalDecoder(nn.Module):
             logits = self.output(decoded[some])
         logits[:, self.target_vocab :] = -torch.inf
         return log_probabilities(logits)
-
-    @property
-    def alignment_layers(self) -> range:
-        """The decoder layers whose mean cross-attention aligns target tokens with source tokens: all but the first.
-
-        The first layer has not read the source yet when it chooses where to look. A single layer aligns on its own.
-        """
-        return range(min(1, len(self.decoder) - 1), len(self.decoder))
 
 
 def layer_step(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from translator.config.options import ModelConfig
+from translator.model.alignment_heads import AlignmentHeads
 from translator.model.attention import padding_mask
 from translator.model.cpu_operations import dropout
 from translator.model.incremental import IncrementalDecoder
@@ -78,6 +79,7 @@ class Transformer(IncrementalDecoder):
         self.output: nn.Linear | TiedProjection = (
             nn.Linear(config.d_model, target_vocab, bias=config.output_bias) if config.tied == "none"
             else TiedProjection(target_tokens, target_vocab, bias=config.output_bias))
+        self.alignment_heads = AlignmentHeads.usual(config.decoder_layers)
         self._initialise()
 
     def _initialise(self) -> None:

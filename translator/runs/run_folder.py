@@ -8,6 +8,8 @@
       model.safetensors      the weights to translate with: the best so far, the chosen ones at the end
       outcome.json           which weights those are, once training has ended
       metrics.jsonl          one line per measurement
+      alignment.json         the attention that aligns words, chosen at the end
+      lexicon.safetensors    pieces that translate each other, with their probabilities, for word alignment
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
       tensorboard/           the measurements as curves, with samples and attention maps
       checkpoints/           see translator/runs/checkpoint.py
@@ -21,13 +23,16 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from translator.config.building import build, read_yaml, to_yaml
-from translator.config.options import RunConfig
+from translator.config.options import ModelConfig, RunConfig
+from translator.data.lexicon import Lexicon
+from translator.model.alignment_heads import AlignmentHeads
 from translator.runs.checkpoint import Checkpoints
 from translator.runtime.atomic_files import Weights, load_tensors, read_plain, require_no_link, save_tensors, write_bytes
 from translator.runtime.console import log
@@ -42,7 +47,7 @@ SHAPE = "# sha256 of the model: "
 # Names that no command may write to.
 OWN = (
     "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
-    "shortlist.safetensors", "tensorboard", "checkpoints", "evaluation-*", ".lock*")
+    "alignment.json", "lexicon.safetensors", "shortlist.safetensors", "tensorboard", "checkpoints", "evaluation-*", ".lock*")
 
 
 class RunFolder:
@@ -56,6 +61,8 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.report_file = self.path / "data_report.json"
         self.outcome_file = self.path / "outcome.json"
+        self.alignment_file = self.path / "alignment.json"
+        self.lexicon_file = self.path / "lexicon.safetensors"
         self.shortlist_file = self.path / "shortlist.safetensors"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
@@ -181,6 +188,33 @@ class RunFolder:
             if shortlist.fits(source_pieces, target_pieces):
                 return shortlist
         raise UserError(f"{self.shortlist_file}: does not match this run. `make shortlist RUN={self.path}` learns a new one.")
+
+    def save_alignment(self, heads: AlignmentHeads, **found: float) -> None:
+        content = {"format": FORMAT, **asdict(heads), **found}
+        write_bytes(self.alignment_file, (json.dumps(content, indent=1) + "\n").encode())
+
+    def load_alignment(self, model: ModelConfig) -> AlignmentHeads | None:
+        """Return the heads that align words; None where none were chosen. UserError for a damaged file."""
+        if not self.alignment_file.is_file():
+            return None
+        content = _read_json(self.alignment_file)
+        with suppress(KeyError, TypeError, ValueError):
+            heads = AlignmentHeads(tuple(content["layers"]), content["head"], content["next_row"])
+            if content["format"] <= FORMAT and heads.fits(model.decoder_layers, model.num_heads):
+                return heads
+        raise UserError(f"{self.alignment_file}: does not match this run. Remove it, and words are aligned by all layers.")
+
+    def save_lexicon(self, lexicon: Lexicon) -> None:
+        save_tensors(self.lexicon_file, lexicon.tensors())
+
+    def load_lexicon(self, source_pieces: int, target_pieces: int) -> Lexicon | None:
+        """Return the lexicon for word alignment; None where the run has none. UserError for one of other vocabularies."""
+        if not self.lexicon_file.is_file():
+            return None
+        lexicon = Lexicon.of_tensors(load_tensors(self.lexicon_file), target_pieces)
+        if lexicon is None or not lexicon.fits(source_pieces):
+            raise UserError(f"{self.lexicon_file}: does not match this run. Remove it, and words are aligned without it.")
+        return lexicon
 
     def save_outcome(self, outcome: Mapping[str, Any]) -> None:
         write_bytes(self.outcome_file, (json.dumps(outcome, indent=1) + "\n").encode())

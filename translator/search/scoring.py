@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from translator.data.batching import collate
+from translator.data.lexicon import Lexicon
 from translator.model.attention import padding_mask
 from translator.model.transformer import Transformer
 from translator.search.hypothesis import Ids
@@ -46,7 +47,8 @@ class Rating:
     """An output token by token, EOS last."""
 
     log_probabilities: tuple[float, ...]
-    attention: Tensor  # (tokens, source tokens), from each token to the source: the mean of `alignment_layers` and their heads
+    attention: Tensor  # (tokens, source tokens), from each token to the source: the mean of the model's `alignment_heads`
+    alignment: Tensor  # (tokens, source tokens), evidence that a source token is what a token translates; zeros: none
 
     @property
     def log_probability(self) -> float:
@@ -54,19 +56,28 @@ class Rating:
 
 
 @torch.inference_mode()
-def rate(models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device) -> list[Rating]:
-    """Rate `outputs` as translations of `sources`, all with EOS, in one pass; several models as an ensemble."""
+def rate(models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device,
+         lexicon: Lexicon | None = None) -> list[Rating]:
+    """Rate `outputs` as translations of `sources`, all with EOS, in one pass; several models as an ensemble.
+
+    lexicon: on the CPU; alignment is then attention and lexical probability together.
+    """
     batch = collate(sources, outputs).to(device)
     mask = padding_mask(batch.source, PAD_ID)
-    probabilities, attention = [], []
+    probabilities, attention, alignment = [], [], []
     for model in models:
-        hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, weights_of=model.alignment_layers)
+        heads = model.alignment_heads
+        hidden, weights = model.decode(batch.target_in, model.encode(batch.source), mask, weights_of=heads.layers)
         probabilities.append(_log_probabilities(model, hidden, batch.target_out))
-        attention.append(torch.stack(weights).float().mean(dim=(0, 2)))  # over layers and heads
+        attention.append(heads.mean(weights))
+        alignment.append(heads.aligned(attention[-1]))
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
-    mean_attention = torch.stack(attention).mean(dim=0)  # (B, T, S)
+    mean_attention, evidence = (torch.stack(of_models).mean(dim=0).cpu() for of_models in (attention, alignment))  # (B, T, S)
+    if lexicon is not None:
+        evidence = lexicon.support(evidence, batch.source.cpu(), batch.target_out.cpu())
     return [
-        Rating(tuple(log_probabilities[i, : len(output)].tolist()), mean_attention[i, : len(output), : len(source)].cpu())
+        Rating(tuple(log_probabilities[i, : len(output)].tolist()), mean_attention[i, : len(output), : len(source)],
+               evidence[i, : len(output), : len(source)])
         for i, (source, output) in enumerate(zip(sources, outputs, strict=True))]
 
 

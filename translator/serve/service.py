@@ -150,7 +150,7 @@ def explain(
         tags, explained = translator.source_tokenizer.count_tags(unit.ids), []
         for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
             surfaces = translator.target_tokenizer.surfaces(hypothesis.ids)
-            attention = rating.attention[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
+            attention = rating.alignment[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
             tokens = [
                 {"text": surface, "log_probability": round(log_probability, DECIMALS),
                  "attention": [round(weight, DECIMALS) for weight in row]}

@@ -28,6 +28,7 @@ from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device, tune_cpu
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
+from translator.training.alignment import keep_alignment
 from translator.training.cooccurrence import embed_by_cooccurrence
 from translator.training.plan import MOST_TOKENS, fitting_batch_tokens, log_plan, plan_of, validation_interval
 from translator.training.trainer import TOO_LARGE, Trainer, new_model
@@ -112,6 +113,7 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
     evaluation = None
     if is_main_process():
         load_into(model, folder.load_weights(), folder.model_file)
+        keep_alignment(model, corpus, folder)
         evaluation = _evaluate_on_test(outcome, translator, corpus, config, folder)
     return TrainedRun(folder, outcome, evaluation)
 

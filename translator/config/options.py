@@ -182,6 +182,7 @@ class TrainConfig(Options):
     r_drop: UpTo1000 = 0.0
     r_drop_through: Literal["model", "decoder"] = "model"
     sampled_softmax: Pieces = 0
+    guided_alignment: UpTo1000 = 0.0
     max_epochs: Count | None
     max_updates: Count | None
     max_minutes: Minutes | None

@@ -111,8 +111,15 @@ class Transformer(IncrementalDecoder):
         target (B, T) may hold several targets of each source, all of them each time: sources are encoded once.
         The loss projects these: the vocabulary is most of a small model's work, and padding needs none of it.
         """
-        hidden, _ = self.decode(target, self.encode(source), padding_mask(source, PAD_ID))
-        return hidden.flatten(0, 1) if real is None else hidden[real]
+        hidden, _ = self.hidden_and_weights(source, target, real)
+        return hidden
+
+    def hidden_and_weights(
+        self, source: Tensor, target: Tensor, real: Tensor | None, *, weights_of: Collection[int] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return `hidden`, and the cross-attention weights that `decode` returns."""
+        hidden, weights = self.decode(target, self.encode(source), padding_mask(source, PAD_ID), weights_of=weights_of)
+        return hidden.flatten(0, 1) if real is None else hidden[real], weights
 
     @in_parts
     def encode(self, source: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Word alignment at the end of a training: choose the attention heads that align words, by a lexicon of the training data."""
+"""Word alignment in training, by a lexicon of the training data: guide a head, and choose the heads that align words."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from translator.text.tokenizer import EOS_ID, PAD_ID
 # Validation pairs that choose the heads, of at most this many tokens a side, and those read at once.
 PAIRS, LONGEST, AT_ONCE = 500, 100, 125
 
+# Added to attention before its logarithm.
+LEAST_ATTENTION = 1e-6
+
 
 def lexicon_of(folder: RunFolder, corpus: Corpus) -> Lexicon:
     """Return the lexicon in a run folder; where it has none, learn it from the training split into the folder."""
@@ -30,6 +33,22 @@ def lexicon_of(folder: RunFolder, corpus: Corpus) -> Lexicon:
         lexicon = learn_lexicon(corpus.train, len(corpus.target_tokenizer))
         folder.save_lexicon(lexicon)
     return lexicon
+
+
+def guided_head(layers: int) -> AlignmentHeads:
+    """Return the head to guide: one of the last decoder layer but one, or of the last where that is the first.
+
+    Garg et al. 2019, https://arxiv.org/abs/1909.02074, section 3.2. The first layer chooses before it has read the source.
+    """
+    return AlignmentHeads((max(layers - 2, min(1, layers - 1)),), head=0)
+
+
+def guidance(attention: Tensor, agreement: Tensor) -> Tensor:
+    """Return the cross-entropy between links and attention, both (B, T, S), summed over target pieces (section 3.2).
+
+    A piece counts as far as the lexicon knows its links.
+    """
+    return -(agreement * (attention + LEAST_ATTENTION).log()).sum()
 
 
 def keep_alignment(model: Transformer, corpus: Corpus, folder: RunFolder) -> None:

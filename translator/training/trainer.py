@@ -24,6 +24,7 @@ from translator.runtime.device import Precision, advise_when_out_of_memory, give
 from translator.runtime.distributed import broadcast_from_main, full_tensors_on_main, is_main_process, sum_over_processes
 from translator.runtime.errors import UserError
 from translator.runtime.signals import Interrupted, Interruption
+from translator.training.alignment import lexicon_of
 from translator.training.optimizers import WeightAverage, learning_rate
 from translator.training.progress import BatchCursor, Measurements
 from translator.training.updater import Step, Updater
@@ -47,7 +48,8 @@ class Trainer:
         """`model`: on its device. `translate`: source sentences to translations, by `model` as it stands."""
         self.config, self.corpus, self.model = config, corpus, model
         self.folder, self.checkpoints = folder, folder.checkpoints
-        self.updater = Updater(model, config.optim, config.train, precision=precision)
+        lexicon = broadcast_from_main(lambda: lexicon_of(folder, corpus)) if config.train.guided_alignment else None
+        self.updater = Updater(model, config.optim, config.train, precision=precision, lexicon=lexicon)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         self.validator = Validator(corpus, model, translate, self.updater.loss, language=config.data.language,
                                    metric=config.train.metric, max_tokens=config.train.max_tokens)

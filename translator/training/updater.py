@@ -20,12 +20,14 @@ from torch.profiler import record_function
 
 from translator.config.options import OptimConfig, TrainConfig
 from translator.data.batching import Batch
+from translator.data.lexicon import Lexicon
 from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
 from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
 from translator.runtime.seeds import seed_thread
 from translator.text.tokenizer import PAD_ID
+from translator.training.alignment import guidance, guided_head
 from translator.training.cuda_graphs import Recordings, Work
 from translator.training.loss import projected_cross_entropy
 from translator.training.optimizers import build_optimizers, load_state_tensors, state_tensors
@@ -53,16 +55,19 @@ class Step:
 class Updater:
     """Updates `model` on its device, with matrix products in `precision`. A single GPU replays CUDA graphs."""
 
-    def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: Precision) -> None:
+    def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: Precision,
+                 lexicon: Lexicon | None = None) -> None:
+        """lexicon: of the training data, for guided alignment; None: there is no such loss."""
         self.optim, self.train, self.precision = optim, train, precision
         self.device = next(model.parameters()).device
         self.model = model  # the one that is trained: with FSDP a sharded copy
-        self._loss = _Loss(model, train)
+        lexicon = None if lexicon is None else lexicon.to(self.device)
+        self._loss = _Loss(model, train, lexicon)
         self._parallel: nn.Module = self._loss
         if world_size() > 1 and train.parallel == "fsdp":
             self.model = copy.deepcopy(model)
             layers = [*self.model.encoder, *self.model.decoder]
-            self._parallel = shard_module(_Loss(self.model, train), layers, minutes=train.timeout_minutes)
+            self._parallel = shard_module(_Loss(self.model, train, lexicon), layers, minutes=train.timeout_minutes)
         elif world_size() > 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
@@ -222,21 +227,28 @@ class Updater:
 class _Loss(nn.Module):
     """A batch's loss as the forward pass of one module, which data parallelism wraps."""
 
-    def __init__(self, model: Transformer, train: TrainConfig) -> None:
+    def __init__(self, model: Transformer, train: TrainConfig, lexicon: Lexicon | None = None) -> None:
         super().__init__()
-        self.model, self.config = model, train
+        self.model, self.config, self.lexicon = model, train, lexicon
+        self.guided = guided_head(model.config.decoder_layers)
 
     def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor,
                 real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return loss and likelihood, summed. real (B, T): the tokens to project; None: all, as counting waits for the GPU."""
         passes, encodings = (self.config.passes, self.config.encodings) if self.model.training else (1, 1)
-        hidden = self.model.hidden(
-            source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1))
+        lexicon = self.lexicon if self.model.training else None
+        hidden, weights = self.model.hidden_and_weights(
+            source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1),
+            weights_of=() if lexicon is None else self.guided.layers)
         targets = target_out.flatten() if real is None else target_out[real]
-        return projected_cross_entropy(
+        loss, nll = projected_cross_entropy(
             hidden, self.model.output.weight, targets, real=targets != PAD_ID if real is None else None, passes=passes,
             bias=self.model.output.bias, smoothing=self.config.label_smoothing, r_drop=self.config.r_drop,
             sample=self.config.sampled_softmax if self.model.training else 0)
+        if lexicon is not None:
+            links = lexicon.agreement(source, target_out).repeat(passes, 1, 1)
+            loss = loss + self.config.guided_alignment / passes * guidance(self.guided.mean(weights), links)
+        return loss, nll
 
 
 class Threads:

@@ -78,7 +78,7 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
     setup, extra, stop_at, threads, precision, several_threads
 ):
     several_threads(threads)
-    config = training_config(accumulation=2)
+    config = training_config(accumulation=2, guided_alignment=0.5 if threads > 1 else 0)
     config = dataclasses.replace(
         config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2))
     whole = setup(config, "whole", precision)

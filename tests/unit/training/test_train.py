@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 
 from tests.support.configurations import TINY, run_config
 from tests.support.corpora import PAIRS, write_pairs
@@ -26,7 +27,17 @@ def test_train_returns_its_outcome_and_the_run_folder(tmp_path, monkeypatch):
     assert run.folder.load_outcome() == json.loads(json.dumps(dataclasses.asdict(run.outcome)))
     assert run.evaluation is not None
     assert len(run.evaluation.hypotheses) == 8
-    assert Translator(run.folder.path, device="cpu")(run.evaluation.sources) == run.evaluation.hypotheses
+    translator = Translator(run.folder.path, device="cpu")
+    assert translator(run.evaluation.sources) == run.evaluation.hypotheses
+    assert translator.lexicon is not None
+    assert translator.models[0].alignment_heads == run.folder.load_alignment(config.model)
+    [pair] = translator.translate(["She sees a dog."])[0].pairs
+    [rating] = translator.rate([pair], translator.search)
+    assert not torch.equal(rating.alignment, rating.attention)
+    run.folder.lexicon_file.unlink()
+    [without] = Translator(run.folder.path, device="cpu").rate([pair], translator.search)
+    assert torch.equal(without.attention, rating.attention)
+    assert torch.equal(without.alignment, without.attention) or translator.models[0].alignment_heads.next_row
     assert train(config).outcome == run.outcome  # a finished training has nothing left to do
     with pytest.raises(UserError, match=r"seed=2: .* started with 1"):
         train(dataclasses.replace(config, seed=2))

@@ -61,7 +61,8 @@ def fake_translate(texts: Any) -> list[str]:
 
 
 def four_batches_an_update(**train: object) -> RunConfig:
-    config = training_config(accumulation=4, batch_tokens=130, max_updates=10, metric="loss", average="last", **train)
+    config = training_config(
+        accumulation=4, batch_tokens=130, max_updates=10, metric="loss", average="last", guided_alignment=0.3, **train)
     # Adam divides tiny gradients by their own size, rounding and all: a larger eps leaves what is to be compared.
     optim = dataclasses.replace(config.optim, ema_decay=0.9, eps=1e-3)
     return dataclasses.replace(config, model=model_config(dropout=0.1), optim=optim)

@@ -73,12 +73,14 @@ def rate(models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequenc
         alignment.append(heads.aligned(attention[-1]))
     log_probabilities = torch.stack(probabilities).logsumexp(dim=0) - math.log(len(models))  # (B, T)
     mean_attention, evidence = (torch.stack(of_models).mean(dim=0).cpu() for of_models in (attention, alignment))  # (B, T, S)
-    if lexicon is not None:
-        evidence = lexicon.support(evidence, batch.source.cpu(), batch.target_out.cpu())
-    return [
-        Rating(tuple(log_probabilities[i, : len(output)].tolist()), mean_attention[i, : len(output), : len(source)],
-               evidence[i, : len(output), : len(source)])
-        for i, (source, output) in enumerate(zip(sources, outputs, strict=True))]
+    ratings = []
+    for i, (source, output) in enumerate(zip(sources, outputs, strict=True)):
+        links = evidence[i, : len(output), : len(source)]
+        if lexicon is not None:  # one by one: at once it would take more memory than the model
+            [links] = lexicon.support(links[None], torch.tensor([source]), torch.tensor([output]))
+        ratings.append(Rating(
+            tuple(log_probabilities[i, : len(output)].tolist()), mean_attention[i, : len(output), : len(source)], links))
+    return ratings
 
 
 def _log_probabilities(model: Transformer, hidden: Tensor, tokens: Tensor) -> Tensor:

@@ -19,7 +19,10 @@ from translator.text.tokenizer import BOS_ID
 
 
 def draw_attentions(config: PlotAttentionConfig) -> None:
-    """Draw encoder, decoder and cross-attention, a panel for each layer and head, to PNG files; print their paths."""
+    """Draw encoder, decoder and cross-attention, a panel for each layer and head, and the alignment, to PNG files.
+
+    Prints their paths.
+    """
     tune_cpu()
     [run] = chosen_runs(config.run, config.runs)
     folder = Path(config.output) if config.output else require_no_link(run / "attention")
@@ -28,7 +31,7 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
     translator = Translator(run, device=config.device)
     [model] = translator.models
     source, target = _pair(translator, config)
-    maps = attention_maps(model, source, target)
+    maps, [rating] = attention_maps(model, source, target), translator.rate([(source, target)], translator.search)
     of_source, of_target = translator.source_tokenizer.pieces(source), translator.target_tokenizer.pieces(target)
     pictures = {
         "encoder": ("Encoder self-attention: from each source piece (row) to all (columns)",
@@ -43,6 +46,8 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
             f"layer {number}, head {head}": of_head
             for number, layer in enumerate(weights, start=1) for head, of_head in enumerate(layer, start=1)}  # each (T, S)
         images[folder / f"{name}.png"] = png(draw_attention(panels, columns, rows, columns=weights.size(1), title=title))
+    title = "Alignment: the source pieces (columns) that each output piece (row) translates"
+    images[folder / "alignment.png"] = png(draw_attention({"": rating.alignment}, of_source, of_target, columns=1, title=title))
     folder.mkdir(parents=True, exist_ok=True)
     for path, image in images.items():
         write_bytes(path, image)

@@ -122,7 +122,7 @@ def test_every_attention_as_a_picture(script, run_folder, tmp_path):
     plot = ("plot_attention", f"run={run_folder}", "device=cpu", "search=greedy", "search.max_length=6", f"output={tmp_path}")
     result = script(*plot, TRANSLATE_TEXT="She sees.")
     assert result.returncode == 0, result.stderr
-    files = [tmp_path / f"{name}.png" for name in ("encoder", "decoder", "cross")]
+    files = [tmp_path / f"{name}.png" for name in ("encoder", "decoder", "cross", "alignment")]
     assert result.stdout.decode().split() == [str(file) for file in files]
     sizes = {}
     for file in files:

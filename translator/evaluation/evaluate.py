@@ -17,6 +17,7 @@ from tqdm import tqdm
 from translator.config.commands import EvaluateConfig
 from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
+from translator.evaluation.calibration import Calibration, calibration_of
 from translator.evaluation.held_out import language_of, load_test_set, require_comparable, sources_for, warn_of_learned
 from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
@@ -43,6 +44,7 @@ class Evaluation:
     search: SearchConfig
     language: str  # of references and hypotheses
     seconds: float  # of translation
+    calibration: Calibration | None = None  # on the references; None if no pair can be rated
 
     @property
     def hypotheses(self) -> list[str]:
@@ -71,6 +73,8 @@ class Evaluation:
             "sentences": len(self.sources), "refused": self.refused, "hit_limit": self.hit_limit,
             "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
             "by_length": list(map(dataclasses.asdict, self.by_length)), "search": dataclasses.asdict(self.search)}
+        if self.calibration:
+            figures["calibration"] = dataclasses.asdict(self.calibration)
         write_text(folder / "scores.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
 
     def vacant_folder(self, folder: Path) -> Path:
@@ -131,7 +135,8 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
     scores = score(metrics_for(references, language), untagged, hypotheses, references)
     by_length = scores_by_length(untagged, hypotheses, references, language)
-    return Evaluation(sources, untagged, references, translations, scores, by_length, search, language, seconds)
+    return Evaluation(sources, untagged, references, translations, scores, by_length, search, language, seconds,
+                      calibration_of(translator, sources, references, search))
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
@@ -143,6 +148,8 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)
         lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]
+    if evaluation.calibration:
+        lines += [str(evaluation.calibration)]
     lines += ["BLEU by source words:"]
     lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
     if worst:

@@ -159,7 +159,9 @@ class FileTranslation:
         config, job = self.config, self.job
         files = [
             file for run in map(RunFolder, job.runs)
-            for file in (run.model_file, run.sums_file, run.report_file, *[run.shortlist_file] * bool(job.search.shortlist))]
+            for file in (
+                run.model_file, run.sums_file, run.report_file, *[run.shortlist_file] * bool(job.search.shortlist),
+                *[run.calibration_file] * run.calibration_file.is_file())]
         record = {
             "input": _version(config.input), "terminology": _version(config.search.terminology),
             "run": [_version(file) for file in files], "device": job.device, "precision": job.precision,

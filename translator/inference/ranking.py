@@ -82,6 +82,7 @@ def join_allowed(sentences: Sequence[Translation], banned: Sequence[str]) -> Tra
         hypotheses.append(_sum([
             sentence.hypotheses[min(place, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
     pairs, warnings = (tuple(itertools.chain(*each)) for each in zip(*((s.pairs, s.warnings) for s in sentences), strict=True))
+    warnings = tuple(dict.fromkeys(warnings))
     joined = Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs, warnings=warnings)
     allowed = without_phrases(whole_words(*banned), joined) if banned else joined
     if allowed.texts[:1] != joined.texts[:1]:

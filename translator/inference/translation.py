@@ -50,7 +50,7 @@ class Translation:
     refused: str = ""
     sentences: int = 1  # that the text was split into
     pairs: tuple[tuple[Ids, Ids], ...] = ()  # the ids of each sentence and of its best translation, EOS last
-    warnings: tuple[str, ...] = ()  # signs that it lacks part of its source
+    warnings: tuple[str, ...] = ()  # signs that it lacks part of its source, or is wrong
     space: str = ""  # that stands behind the source, where it is a sentence of a text
 
     @property

@@ -6,16 +6,18 @@ import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from translator.config.options import SearchConfig
 from translator.data.batching import pad
 from translator.data.lexicon import Lexicon
+from translator.inference.confidence import foreign_source, low_certainty
 from translator.inference.details import Details, collect_details
 from translator.inference.planning import NOTHING, Planner, TrainingStatistics, Unit
 from translator.inference.ranking import as_line, join_allowed, rank, warnings_of, without_phrases
@@ -30,8 +32,9 @@ from translator.runtime.errors import UserError
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import as_one
 from translator.search.hypothesis import Ids
-from translator.search.scoring import Rating, rate
+from translator.search.scoring import Rating, predictions, rate
 from translator.search.shortlist import Shortlist, search_among
+from translator.text.language import preload
 from translator.text.sentence_splitter import space_behind
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, whole_words
@@ -57,12 +60,16 @@ class TrainedModel:
     search: SearchConfig  # used where a call names no other
     statistics: TrainingStatistics = TrainingStatistics()  # noqa: RUF009 frozen
     folder: RunFolder | None = None
+    languages: tuple[str, ...] = ()  # that it reads; text in another is translated with a warning
+    low_certainty: Mapping[int, float] = dataclasses.field(default_factory=dict)  # as `RunFolder.load_low_certainty` returns it
 
     @classmethod
     def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32") -> TrainedModel:
         """Load a run folder for decoding; UserError if that is not possible."""
         where, folder = resolve_device(device), RunFolder(run)
         config, tokenizers = folder.load_config(), folder.load_tokenizers()
+        languages = tuple(dict.fromkeys(source for source, _ in config.data.directions))
+        preload(languages)
         statistics, weights = TrainingStatistics.from_report(folder.load_report()), folder.load_weights()
         with torch.device("meta"), SkipInit():  # check the sizes in config.yaml before they take memory
             require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
@@ -73,7 +80,7 @@ class TrainedModel:
             load_into(model, weights, folder.model_file)
             model.alignment_heads = folder.load_alignment(config.model) or model.alignment_heads
             model = strip_hooks(convert(model.to(where).for_decoding(), Precision.resolve(precision, where)))
-        return cls(model, *tokenizers, config.search, statistics, folder)
+        return cls(model, *tokenizers, config.search, statistics, folder, languages, folder.load_low_certainty())
 
 
 class Translator:
@@ -92,6 +99,7 @@ class Translator:
         self.source_tokenizer, self.target_tokenizer = first.source_tokenizer, first.target_tokenizer
         self.search = first.search
         self._statistics, self._folder = first.statistics, first.folder
+        self._languages, self._low_certainty = first.languages, first.low_certainty
         self._memory_limit = sys.maxsize  # tokens of a batch; lowered when memory does not suffice
         for run, other in zip(runs, trained, strict=True):
             if not (Tokenizer.same_as(other.source_tokenizer, self.source_tokenizer)
@@ -184,6 +192,21 @@ class Translator:
 
         return self._in_batches(pairs, lambda pair: max(map(len, pair)), work, search)
 
+    def predictions(
+        self, sources: Sequence[str], references: Sequence[str], search: SearchConfig
+    ) -> list[tuple[Ids, Tensor, Tensor]]:
+        """Return the ids of references, and for each place the likeliest token and its probability, given the ids before it.
+
+        Pairs that `details` does not rate are left out.
+        """
+        pairs = [pair for both in zip(sources, map(Given, references), strict=True) for pair in self._pairs(*both, search)]
+
+        def work(batch: list[tuple[Ids, Ids]]) -> list[tuple[Tensor, Tensor]]:
+            return predictions(self.models, [source for source, _ in batch], [output for _, output in batch], self.device)
+
+        found = self._in_batches(pairs, lambda pair: max(map(len, pair)), work, search)
+        return [(ids, *of_pair) for (_, ids), of_pair in zip(pairs, found, strict=True)]
+
     def tokens_at_once(self, search: SearchConfig) -> int:
         """Return `search.batch_tokens`, with auto resolved."""
         if search.batch_tokens != "auto":
@@ -198,9 +221,13 @@ class Translator:
                 translation = self._without_banned(unit, translation, options)
             result.append(dataclasses.replace(
                 translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best],
-                space=space_behind(unit.text),
-                warnings=warnings_of(translation, unit, self._statistics.length_ratio or 0.0)))
+                space=space_behind(unit.text), warnings=self._warnings(translation, unit, options)))
         return result
+
+    def _warnings(self, translation: Translation, unit: Unit, options: SearchConfig) -> tuple[str, ...]:
+        unsure = [low_certainty(best, options, self._low_certainty) for best in translation.hypotheses[:1]]
+        warnings = foreign_source(unit.text, self._languages), *unsure
+        return (*filter(None, warnings), *warnings_of(translation, unit, self._statistics.length_ratio or 0.0))
 
     def _search(
         self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()

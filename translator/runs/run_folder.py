@@ -10,6 +10,7 @@
       metrics.jsonl          one line per measurement
       alignment.json         the attention that aligns words, chosen at the end
       lexicon.safetensors    pieces that translate each other, with their probabilities, for word alignment
+      calibration.json       how sure the model is on validation: what counts as unsure, and how far its probabilities are off
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
       tensorboard/           the measurements as curves, with samples and attention maps
       checkpoints/           see translator/runs/checkpoint.py
@@ -47,7 +48,8 @@ SHAPE = "# sha256 of the model: "
 # Names that no command may write to.
 OWN = (
     "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
-    "alignment.json", "lexicon.safetensors", "shortlist.safetensors", "tensorboard", "checkpoints", "evaluation-*", ".lock*")
+    "alignment.json", "lexicon.safetensors", "calibration.json", "shortlist.safetensors", "tensorboard", "checkpoints",
+    "evaluation-*", ".lock*")
 
 
 class RunFolder:
@@ -63,6 +65,7 @@ class RunFolder:
         self.outcome_file = self.path / "outcome.json"
         self.alignment_file = self.path / "alignment.json"
         self.lexicon_file = self.path / "lexicon.safetensors"
+        self.calibration_file = self.path / "calibration.json"
         self.shortlist_file = self.path / "shortlist.safetensors"
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
@@ -222,6 +225,17 @@ class RunFolder:
     def load_outcome(self) -> Any:
         """Return outcome.json; None while training has not ended, or where it is damaged: it can be written again."""
         return _read_json(self.outcome_file)
+
+    def save_calibration(self, calibration: Mapping[str, Any]) -> None:
+        write_bytes(self.calibration_file, (json.dumps(calibration, indent=1) + "\n").encode())
+
+    def load_low_certainty(self) -> dict[int, float]:
+        """Return which mean log-probability of a translation is low, by beam size; empty where the run does not know."""
+        try:
+            low = _read_json(self.calibration_file)["low_log_probability"]
+            return {int(beam): float(value) for beam, value in low.items()}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return {}
 
     def save_checkpoint(self, update: int, weights: Weights, training: Weights, state: Mapping[str, Any]) -> None:
         """Save a checkpoint, unless another folder has taken this one's name."""

@@ -88,3 +88,24 @@ def _log_probabilities(model: Transformer, hidden: Tensor, tokens: Tensor) -> Te
     rows, chosen = hidden.flatten(0, 1), tokens.flatten()[:, None]
     slices = [slice(first, first + ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE)]
     return torch.cat([model.log_probabilities(rows, some).gather(1, chosen[some]) for some in slices]).view_as(tokens)
+
+
+@torch.inference_mode()
+def predictions(
+    models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the likeliest token at each place of each output and its probability, given the output's tokens before it.
+
+    sources and outputs: with EOS. Returns tokens (T,) and probabilities (T,); several models predict as an ensemble.
+    """
+    batch = collate(sources, outputs).to(device)
+    mask, real = padding_mask(batch.source, PAD_ID), batch.target_out != PAD_ID
+    hidden = [model.decode(batch.target_in, model.encode(batch.source), mask)[0][real] for model in models]  # (N, D)
+    likeliest = []
+    for first in range(0, len(hidden[0]), ROWS_AT_ONCE):
+        rows = slice(first, first + ROWS_AT_ONCE)
+        of_models = [model.log_probabilities(of_model, rows) for model, of_model in zip(models, hidden, strict=True)]
+        likeliest.append(torch.stack(of_models).exp().mean(dim=0).max(dim=1))
+    probabilities, tokens = (torch.cat(parts).cpu() for parts in zip(*likeliest, strict=True))
+    lengths = list(map(len, outputs))
+    return list(zip(tokens.split(lengths), probabilities.split(lengths), strict=True))

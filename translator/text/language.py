@@ -1,12 +1,14 @@
 """Identify the language of a text by py3langid: naive Bayes over byte n-grams (Lui and Baldwin 2012).
 
 https://aclanthology.org/P12-3005
-Its model of 140 languages is part of that package. Loading it, at the first question, takes half a second.
+Its model of 140 languages is part of that package. Loading it takes half a second.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -20,24 +22,30 @@ NO_LANGUAGE = "zxx"  # py3langid's code for texts such as code and random letter
 TIMES = 10
 # Bytes of words without a capital that it takes to judge a text: names are of no language.
 EVIDENCE = 8
+CODE = re.compile(r"([a-z]{2})(?:[-_]|$)")
 WORD = re.compile(r"[^\W\d_]+")
 
 
 def code_of(name: str) -> str:
     """Return the code of a language by its name in options, such as `en` or `en-US`; empty for a name without a known code."""
-    code = re.match(r"([a-z]{2})(?:[-_]|$)", name.lower())
-    return code[1] if code and (code[1] in SAME or code[1] in _identifier().labels) else ""
+    code = CODE.match(name.lower())
+    return code[1] if code and (code[1] in SAME or code[1] in _identifiers().result()[0].labels) else ""
 
 
 def rank_languages(text: str) -> dict[str, float]:
     """Return the probability of each language by its code, likeliest first; they sum to 1."""
-    return dict(_identifier().rank(text))
+    return dict(_identifiers().result()[1].rank(text))
 
 
-def likeliest(text: str) -> tuple[str, float]:
-    """Return the likeliest language of a text, by its code, and its probability."""
-    code, probability = _identifier().classify(text)
-    return code, probability
+def likeliest(text: str) -> str:
+    """Return the code of the likeliest language of a text, sooner than with probabilities."""
+    return str(_identifiers().result()[0].classify(text)[0])
+
+
+def preload(names: Sequence[str]) -> None:
+    """Begin to load the model where these languages may have codes, so that the first question waits less."""
+    if all(map(CODE.match, map(str.lower, names))):
+        _identifiers()
 
 
 def foreign(text: str, expected: tuple[str, ...]) -> str:
@@ -46,7 +54,7 @@ def foreign(text: str, expected: tuple[str, ...]) -> str:
     expected: names of languages, as in options. With one that is no known code, nothing is foreign.
     """
     codes = _codes(expected)
-    if not codes or _evidence(text) < EVIDENCE or _merged(likeliest(text)[0]) in codes:
+    if not codes or _evidence(text) < EVIDENCE or _merged(likeliest(text)) in codes:
         return ""
     probabilities: dict[str, float] = {}
     for code, probability in rank_languages(text).items():
@@ -85,7 +93,14 @@ def _codes(names: tuple[str, ...]) -> frozenset[str]:
 
 
 @cache
-def _identifier() -> Any:
+def _identifiers() -> Future[tuple[Any, Any]]:
+    """Load two identifiers of the same model in a thread: for scores, and for probabilities."""
+    return ThreadPoolExecutor(1).submit(_load)
+
+
+def _load() -> tuple[Any, Any]:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # not at the start of commands that do not ask
 
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    one = LanguageIdentifier.from_model_file(MODEL_FILE)
+    return one, LanguageIdentifier(
+        one.nb_ptc, one.nb_pc, one.nb_classes, one.tk_nextmove, one.tk_output, norm_probs=True, tk_row=one.tk_row)

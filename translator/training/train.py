@@ -14,6 +14,7 @@ from translator.config.building import by_dotted_name
 from translator.config.options import RunConfig
 from translator.data.preparation import Corpus, describe, prepare
 from translator.data.tatoeba import fetch_default
+from translator.evaluation.calibration import save_calibration
 from translator.evaluation.evaluate import Evaluation, evaluate
 from translator.evaluation.evaluate import describe as describe_evaluation
 from translator.inference.planning import TrainingStatistics
@@ -179,6 +180,8 @@ def _evaluate_on_test(outcome: Outcome, translator: Translator, corpus: Corpus, 
     evaluation = evaluate(translator, sources, references, config.search, config.data.language)
     log(describe_evaluation(evaluation))
     evaluation.save(folder.path / "evaluation-test")
+    save_calibration(
+        folder, translator, list(corpus.validation["source"]), list(corpus.validation["target"]), config.search)
     texts = zip(evaluation.sources[:SAMPLE_TRANSLATIONS], evaluation.hypotheses, evaluation.references, strict=False)
     for source, hypothesis, reference in texts:
         log(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")

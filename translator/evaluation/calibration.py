@@ -15,8 +15,7 @@ from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 
 BINS = 20
-# A translation is unsure if it is less certain than all but 1 % of those of validation. That takes so many sentences; no more
-# than so many are translated.
+# The quantile of validation sentences below which a translation counts as unsure; least and most sentences to estimate it from.
 LOW, LEAST, MOST = 0.01, 100, 500
 
 
@@ -39,8 +38,8 @@ def calibration_of(
 ) -> Calibration | None:
     """Compare each token that the models predict, given the reference's tokens before it, with the reference's.
 
-    That is teacher forcing; in inference, errors add up (Wang et al. 2020, https://aclanthology.org/2020.acl-main.278). None if no
-    pair can be rated.
+    That is teacher forcing; in inference, errors add up (Wang et al. 2020, https://aclanthology.org/2020.acl-main.278).
+    None if no pair can be rated.
     """
     found = translator.predictions(sources, references, search)
     if not found:

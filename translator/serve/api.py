@@ -23,7 +23,7 @@ from translator.config.commands import ServeConfig
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Full
 from translator.serve.connections import known_hosts, known_origins
-from translator.serve.service import Answers, Service, Unanswerable, served_code, texts_of, untouched
+from translator.serve.service import Answers, Service, Unanswerable, served_code, texts_of, untouched, warnings_of
 from translator.text.language import name_of
 
 TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a translation
@@ -140,6 +140,8 @@ class Api:
             by_text["alternatives"] = [texts[1:] for texts in ranked]
         if detected:
             by_text["detectedLanguage"] = detected
+        if any(warnings := list(map(warnings_of, answers))):
+            by_text["warnings"] = warnings
         return by_text if isinstance(fields.q, list) else {name: values[0] for name, values in by_text.items()}
 
     async def details(self, fields: Translation) -> dict[str, Any]:

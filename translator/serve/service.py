@@ -130,6 +130,11 @@ def texts_of(text: str, lines: Answers, n_best: int, search: SearchConfig) -> li
     return list(dict.fromkeys(ranked))
 
 
+def warnings_of(lines: Answers) -> list[str]:
+    """Return the warnings about a text's translation, each once."""
+    return list(dict.fromkeys(warning for line in lines for answer in line for warning in answer.translation.warnings))
+
+
 def untouched(text: str) -> Answers:
     """Return the lines of a text as their own translations."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -157,7 +162,8 @@ def explain(
                 for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
             explained.append({"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit,
                               "tokens": tokens})
-        yield {"source": translator.source_tokenizer.spans(unit.text), "translations": explained}
+        yield {"source": translator.source_tokenizer.spans(unit.text), "translations": explained,
+               "warnings": translation.warnings}
 
 
 def served_code(code: str, languages: Sequence[str]) -> str:

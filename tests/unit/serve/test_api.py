@@ -317,6 +317,15 @@ def test_forms_and_addresses_bring_fields_too(server):
     assert server.post("/translate", parts.encode(), "multipart/form-data; boundary=x") == expected
 
 
+def test_a_text_in_another_language_is_warned_of(server):
+    french, warning = "Demain matin, nous irons au marché.", "this looks like French; this model reads English"
+    fields = {"q": [TEXTS[0], f"{french}\n{french}"], "source": "en", "target": "de"}
+    assert server.post("/translate", fields)[1]["warnings"] == [[], [warning]]
+    assert server.post("/translate", fields | {"q": french})[1]["warnings"] == [warning]
+    [[[known]], [[foreign], _]] = server.post("/details", fields)[1]["texts"]
+    assert (known["warnings"], foreign["warnings"]) == ([], [warning])
+
+
 def test_details_spell_the_text_and_its_translations(server, by_command_line):
     q = f"{TEXTS[0]}\n{TEXTS[1]}"
     status, answer = server.post("/details", {"q": q, "source": "en", "target": "de", "alternatives": 2})

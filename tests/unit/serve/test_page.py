@@ -96,6 +96,14 @@ def test_punctuation_is_never_named_as_a_word_s_origin(page, attention, from_wha
     assert page.weights()[2] == 0
 
 
+def test_a_text_in_another_language_is_noted(page):
+    page.type("Demain matin, nous irons au marché.\n" + TEXTS[0])
+    assert page["warnings"].text == "This looks like French; this model reads English."
+    page.paste(TEXTS[0])
+    page.until(lambda: not page["warnings"].text)
+    assert not page["warnings"].is_displayed()
+
+
 def test_the_keyboard_alone_suffices(page, server):
     page.keys(TEXTS[0])  # the text has the focus
     page.until_translated()

@@ -121,6 +121,11 @@ function showError(message) {
   $("error").hidden = !message;
 }
 
+function showWarnings(sentences) {
+  const warnings = new Set(sentences.flatMap(sentence => sentence.warnings ?? []));
+  $("warnings").textContent = [...warnings].map(warning => warning[0].toUpperCase() + warning.slice(1) + ".").join("\n");
+}
+
 function showRefusal() {
   const line = text.value.split("\n").find(line => refused.has(line));
   showError(line === undefined ? "" : `“${line}”: ${refused.get(line)}`);
@@ -154,6 +159,7 @@ function draw() {
   output.replaceChildren(...(text.value.trim() ? shown : []).map(drawLine));
   const first = output.querySelector(".word");
   if (first) first.tabIndex = 0;
+  showWarnings(sentences);
   if (!sentences.includes(selected)) selected = sentences[0] ?? null;
   drawAlternatives();
   $("copy").hidden = $("legend").hidden = !sentences.length;

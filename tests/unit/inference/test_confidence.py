@@ -39,7 +39,7 @@ def test_a_sentence_in_another_language_is_translated_and_warned_of(trained_fold
     assert [translation.text for translation in translations] == plain(texts, QUICK)
 
 
-def test_a_foreign_line_is_named_by_its_number_and_in_jsonl(script, trained_folder, tmp_path):
+def test_a_foreign_line_is_named_by_number_and_in_jsonl(script, trained_folder, tmp_path):
     output = tmp_path / "out.jsonl"
     result = script("translate", f"run={trained_folder}", "device=cpu", "search.max_length=9", f"output={output}",
                     stdin=f"{SOURCES[0]}\n{FRENCH}\n".encode())

@@ -29,7 +29,7 @@ def test_the_languages_of_a_model_are_named():
     assert foreign_source(FRENCH, ("en", "fr")) == foreign_source(FRENCH, ("source",)) == foreign_source(FRENCH, ()) == ""
 
 
-def test_a_sentence_in_another_language_is_translated_and_warned_of(trained_folder):
+def test_a_foreign_sentence_is_translated_and_warned_of(trained_folder):
     translator = Translator(trained_folder, device="cpu")
     plain = Translator(dataclasses.replace(TrainedModel.load(trained_folder, "cpu"), languages=()))
     texts = [SOURCES[0], f"{SOURCES[1]} {FRENCH} {FRENCH}", "", "Dr. Müller, Zürich"]

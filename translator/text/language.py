@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from translator.runtime.console import log
+
 # ISO 639 counts these as one language each, or sentences do not tell them apart.
 SAME = {
     "yue": "zh", "wuu": "zh", "nb": "no", "nn": "no", "ary": "ar", "arz": "ar", "bs": "sh", "hr": "sh", "sr": "sh", "id": "ms",
@@ -87,8 +89,12 @@ def _merged(code: str) -> str:
 
 @cache
 def _codes(names: tuple[str, ...]) -> frozenset[str]:
-    """Return the merged codes of languages; none if one has no known code."""
-    codes = frozenset(_merged(code_of(name)) for name in names)
+    """Return the merged codes of languages; none if one has no known code, or if the model cannot be loaded."""
+    try:
+        codes = frozenset(_merged(code_of(name)) for name in names)
+    except (OSError, MemoryError) as error:  # it goes through a temporary file
+        log(f"warning: the languages of texts are not checked: {error}")
+        return frozenset()
     return frozenset() if "" in codes else codes
 
 

@@ -190,7 +190,8 @@ def test_files_that_never_end_are_refused_or_missing(run_folder, tmp_path, name,
 
 @pytest.mark.parametrize("name", [
     "model.safetensors", "config.yaml", "tokenizer.source.model", "SHA256SUMS", "checkpoints/00000001/x", "tensorboard",
-    "evaluation-test/hypothesis.txt", ".lock", "outcome.json", "data_report.json", "metrics.jsonl", "shortlist.safetensors"])
+    "evaluation-test/hypothesis.txt", ".lock", "outcome.json", "data_report.json", "metrics.jsonl", "shortlist.safetensors",
+    "calibration.json"])
 def test_what_a_run_keeps_for_itself_is_no_output(run_folder, tmp_path, name):
     (tmp_path / "link").symlink_to(run_folder / name)
     for output in (run_folder / name, tmp_path / "link"):

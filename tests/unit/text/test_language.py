@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.paths import ROOT
+from translator.text import language
 from translator.text.language import code_of, foreign, likeliest, name_of, rank_languages
 
 FRENCH = "Demain matin, nous irons au marché avec nos voisins."
@@ -53,6 +50,12 @@ def test_variants_of_a_language_are_not_foreign():
     assert foreign("I morgon går vi på marknaden med naboane våre, og så går vi heim.", ("nb",)) == ""
 
 
-def test_the_identifier_is_loaded_at_the_first_question():
-    program = "import sys, translator.text.language; assert not {'py3langid', 'babel'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+def test_a_model_that_cannot_be_loaded_stops_nothing(monkeypatch, capfd):
+    def fail() -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(language, "_identifiers", fail)
+    language._codes.cache_clear()
+    assert foreign(FRENCH, ("en",)) == foreign(GERMAN, ("en",)) == ""
+    assert capfd.readouterr().err.count("the languages of texts are not checked: no space left on device") == 1
+    language._codes.cache_clear()

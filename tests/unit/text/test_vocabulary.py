@@ -128,6 +128,7 @@ def test_a_run_trained_with_one_translates(script, tmp_path, capsys):
     assert trained.returncode == 0, trained.stderr.decode()
     sizes = [len(Tokenizer.load(Path(tmp_path, "narrow", f"tokenizer.{side}.model"))) for side in ("source", "target")]
     assert sizes[0] == 320 > sizes[1]
+    assert (tmp_path / "narrow" / "calibration.json").is_file()
     for precision in ("fp32", "bf16", "int8"):
         translated = script(
             "translate", f"run={tmp_path / 'narrow'}", f"precision={precision}", "search.max_length=5", stdin=b"She sees it.\n")

@@ -26,7 +26,7 @@ TAKES.torture := KILLS
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train import evaluate translate export serve report shortlist plot-attention bench growth
+SCRIPTS := train data-report import evaluate translate export serve report shortlist plot-attention bench growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)
@@ -48,8 +48,8 @@ $(error PROCS=$(value PROCS): not a number of processes. Write a whole number fr
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train import evaluate translate export serve report shortlist plot-attention board bench growth data test fuzz \
-	torture lint docs setup clean
+.PHONY: help train data-report import evaluate translate export serve report shortlist plot-attention board bench growth data test \
+	fuzz torture lint docs setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,9 @@ train: export GOMP_SPINCOUNT ?= 10000
 train evaluate translate serve bench growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
 train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or resume; PROCS=2: two processes or GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py
+
+data-report: $(READY) ## Show which rows cleaning drops, and why, before training: ARGS="data=files data.train=pairs.tsv"
+	@$(BIN)/python scripts/data_report.py
 
 import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
 	@$(BIN)/python scripts/import.py $(call quoted,init=$(value FROM))

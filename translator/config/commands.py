@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT, Count, Options, Whole
-from translator.config.options import Device, SearchConfig
+from translator.config.options import DataConfig, Device, SearchConfig
 
 HOST = r"[^\s/?#@:\[\]]+"
 
@@ -132,6 +132,13 @@ class ExportConfig(RunCommand):
     def __post_init__(self) -> None:
         self.require(self.format == "ctranslate2" or self.quantization == "float32", "quantization", "needs format=ctranslate2")
         self.require(self.format == "huggingface" or self.push is None, "push", "needs format=huggingface")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class DataReportConfig(Options):
+    """What `scripts/data_report.py` composes: conf/data_report.yaml."""
+
+    data: DataConfig
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

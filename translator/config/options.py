@@ -61,6 +61,13 @@ class DataConfig(Options):
     max_characters: Count
     max_ratio: Annotated[float, Field(ge=1)]
     overlap: Literal["any", "source"] = "any"
+    drop_copies: bool = False
+    match_numbers: Literal["lenient", "strict"] | None = None
+    match_addresses: bool = False
+    match_markup: Literal["lenient", "strict"] | None = None
+    max_repeats: Annotated[int, Field(ge=2, le=1000)] | None = None
+    min_letters: Share = 0.0
+    foreign_odds: Annotated[float, Field(ge=1, le=1e6)] | None = None
     cache: Text
     workers: Count | None = None
 

@@ -16,14 +16,14 @@ from datasets import Dataset
 
 from translator.config.languages import split_tag
 from translator.config.options import DataConfig
+from translator.data.filters import Pair, is_copy, noise
 from translator.runtime.errors import UserError, one_line
 from translator.runtime.process_pool import InOrder, alone
 
 READ_ROWS = 10_000
-EXAMPLES = 3
+EXAMPLES = 10
 OVERLAP = "overlap with validation or test"
 
-Pair = tuple[str, str]
 Rows = Mapping[str, Sequence[Any]]  # the columns source and target
 
 
@@ -55,11 +55,6 @@ def _add_example(examples: list[list[str | None]], source: str | None, target: s
     """Add the beginning of a row, unless there are examples enough."""
     if len(examples) < EXAMPLES:
         examples.append([text and text[:200] for text in (source, target)])
-
-
-def is_copy(source: str, target: str) -> bool:
-    """Return whether two texts differ at most in case, white space and the language tag."""
-    return one_line(split_tag(source)[1]).casefold() == one_line(target).casefold()
 
 
 def same_sentence(text: str) -> str:
@@ -145,6 +140,9 @@ class RowFilter:
                     dropped.append((cause, *pair))
                 else:
                     pairs.append(pair)
+        causes = noise(pairs, self.config)
+        dropped += [(cause, *pair) for cause, pair in zip(causes, pairs, strict=True) if cause]
+        pairs = [pair for cause, pair in zip(causes, pairs, strict=True) if not cause]
         keys = np.fromiter(map(_pair_key, pairs), np.uint64, len(pairs))
         return FilteredRows(len(rows["source"]), table_of(pairs), keys, dropped, cut, copies)
 
@@ -207,8 +205,9 @@ def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str,
         if (key := _pair_key(pair)) <= largest and not held_out.overlaps(pair):
             chosen[key] = pair
             if len(chosen) > 10 * config.holdout:
-                chosen = dict(heapq.nsmallest(config.holdout, chosen.items()))
-                largest = max(chosen)
+                chosen = _smallest(chosen, config)
+                largest = max(chosen) if len(chosen) == config.holdout else largest
+    chosen = _smallest(chosen, config)
     count = min(config.holdout, int(candidates * 0.1), len(chosen))
     if not count:
         causes = f" ({rows.causes()})" if rows.dropped else ""
@@ -217,10 +216,16 @@ def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str,
                         f"data.{split}, or, where many sources have one target, data.overlap=source")
     counts.read = count
     counts.note = "cut from train" + (f", fewer than data.holdout={config.holdout}" if count < config.holdout else "")
-    pairs = [pair for _, pair in heapq.nsmallest(count, chosen.items())]
+    pairs = list(chosen.values())[:count]
     for pair in pairs:
         counts.note_copy(*pair)
     return pairs
+
+
+def _smallest(pairs: dict[int, Pair], config: DataConfig) -> dict[int, Pair]:
+    """Return the `data.holdout` pairs with the smallest keys that no rule drops, in their order."""
+    causes = noise(list(pairs.values()), config)
+    return dict(heapq.nsmallest(config.holdout, (item for item, cause in zip(pairs.items(), causes, strict=True) if not cause)))
 
 
 def missing_text(source: str | None, target: str | None) -> str:

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from translator.config.options import DataConfig, TokenizerConfig
 from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut_split, table_of, with_text
+from translator.data.filters import RULES
 from translator.data.sources import SPLITS, TEXT, identity, is_local, read, write_arrow
 from translator.data.text_files import require_file, sha256_of
 from translator.runtime.atomic_files import read_plain, sync, take_place
@@ -80,6 +81,11 @@ def load_split(config: DataConfig, split: str) -> Dataset:
     return _rows(_clean_splits(config), split)
 
 
+def load_counts(config: DataConfig) -> dict[str, dict[str, Any]]:
+    """Return what became of the rows of each split in cleaning: the fields of `Counts`."""
+    return _load_report(_clean_splits(config))["splits"]
+
+
 def digest(rows: Dataset) -> str:
     """Return the SHA-256 of sentence pairs and their order."""
     total = hashlib.sha256()
@@ -106,7 +112,8 @@ def describe_counts(counts: dict[str, Any]) -> str:
 
 def _clean_splits(config: DataConfig) -> Path:
     """Return the cached folder of this data's splits as text."""
-    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("cache", "workers")}
+    off = {rule.option for rule in RULES if not getattr(config, rule.option)}  # left out, so that older caches stay valid
+    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in {"cache", "workers", *off}}
     content = identity(config)
 
     def fill(folder: Path) -> None:

@@ -50,10 +50,11 @@ def preload(names: Sequence[str]) -> None:
         _identifiers()
 
 
-def foreign(text: str, expected: tuple[str, ...]) -> str:
+def foreign(text: str, expected: tuple[str, ...], times: float = TIMES) -> str:
     """Return the code of the language that a text is in; empty if that is, or may be, one of those expected.
 
     expected: names of languages, as in options. With one that is no known code, nothing is foreign.
+    times: how many times as likely as each expected language another must be.
     """
     codes = _codes(expected)
     if not codes or _evidence(text) < EVIDENCE or _merged(likeliest(text)) in codes:
@@ -62,7 +63,7 @@ def foreign(text: str, expected: tuple[str, ...]) -> str:
     for code, probability in rank_languages(text).items():
         probabilities[_merged(code)] = probabilities.get(_merged(code), 0.0) + probability
     best = max(probabilities, key=lambda code: probabilities[code])
-    if best == NO_LANGUAGE or probabilities[best] < TIMES * max(probabilities[code] for code in codes):
+    if best == NO_LANGUAGE or probabilities[best] < times * max(probabilities[code] for code in codes):
         return ""
     return next(code for code in rank_languages(text) if _merged(code) == best)
 

@@ -1,0 +1,38 @@
+"""A report of the rows that cleaning drops, as text: what `make data-report` prints before a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from translator.config.options import DataConfig
+from translator.data.cleaning import OVERLAP
+from translator.data.filters import RULES
+from translator.data.preparation import describe_counts, load_counts
+
+# The option that decides on each cause.
+OPTIONS = {"too long": "max_characters", "length ratio": "max_ratio", OVERLAP: "overlap", "beyond data.limit": "limit"} | {
+    rule.cause: rule.option for rule in RULES}
+
+
+def describe_data(config: DataConfig) -> str:
+    """Return the counts of each split, and examples of the dropped rows by cause, each source above its target."""
+    return "\n\n".join("\n".join(_lines(split, counts, config)) for split, counts in load_counts(config).items())
+
+
+def _lines(split: str, counts: dict[str, Any], config: DataConfig) -> Iterator[str]:
+    yield f"{split}: {describe_counts(counts)}"
+    for cause, examples in counts["examples"].items():
+        option = OPTIONS.get(cause)
+        reason = f" (data.{option}={str(getattr(config, option)).lower()})" if option else ""
+        yield f"\n  {counts['dropped'][cause]:,} dropped: {cause}{reason}"
+        yield from _pairs(examples)
+    if copied := counts["copied"]["count"]:
+        yield f"\n  {copied:,} copied from the source, dropped or not"
+        yield from _pairs(counts["copied"]["examples"])
+
+
+def _pairs(examples: list[list[str | None]]) -> Iterator[str]:
+    for source, target in examples:
+        yield f"    {'(missing)' if source is None else source}"
+        yield f"      {'(missing)' if target is None else target}"

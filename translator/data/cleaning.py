@@ -224,7 +224,7 @@ def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str,
 
 def _smallest(pairs: dict[int, Pair], config: DataConfig) -> dict[int, Pair]:
     """Return the `data.holdout` pairs with the smallest keys that no rule drops, in their order."""
-    causes = noise(list(pairs.values()), config)
+    causes = noise([(one_line(source), one_line(target)) for source, target in pairs.values()], config)
     return dict(heapq.nsmallest(config.holdout, (item for item, cause in zip(pairs.items(), causes, strict=True) if not cause)))
 
 

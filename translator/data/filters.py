@@ -56,7 +56,7 @@ class Rule:
 
 
 def noise(pairs: Sequence[Pair], config: DataConfig) -> list[str]:
-    """Return for each pair the cause of the first rule that it breaks, or an empty text."""
+    """Return for each pair of texts with single spaces the cause of the first rule that it breaks, or an empty text."""
     causes = [""] * len(pairs)
     rules = [rule for rule in RULES if getattr(config, rule.option)]
     if not rules or not pairs:

@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html.entities import html5
 from typing import Any, NamedTuple
@@ -226,3 +226,9 @@ RULES = (
     Rule("repetition", "max_repeats", _repetitive, _repeats),
     Rule("few letters", "min_letters", _symbolic, _lacks_letters),
     Rule("wrong language", "foreign_odds", _either(rf"(?s).{{{IDENTIFIED_CHARACTERS}}}"), _is_foreign))
+
+
+def without_rules_off(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of data except for rules that are off: what is cached by such a key stays valid when a rule is added."""
+    off = {rule.option for rule in RULES if not options[rule.option]}
+    return {name: value for name, value in options.items() if name not in off}

@@ -23,7 +23,7 @@ from filelock import FileLock
 
 from translator.config.options import DataConfig, TokenizerConfig
 from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut_split, table_of, with_text
-from translator.data.filters import RULES
+from translator.data.filters import without_rules_off
 from translator.data.sources import SPLITS, TEXT, identity, is_local, read, write_arrow
 from translator.data.text_files import require_file, sha256_of
 from translator.runtime.atomic_files import read_plain, sync, take_place
@@ -112,8 +112,7 @@ def describe_counts(counts: dict[str, Any]) -> str:
 
 def _clean_splits(config: DataConfig) -> Path:
     """Return the cached folder of this data's splits as text."""
-    off = {rule.option for rule in RULES if not getattr(config, rule.option)}  # left out, so that older caches stay valid
-    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in {"cache", "workers", *off}}
+    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("cache", "workers")}
     content = identity(config)
 
     def fill(folder: Path) -> None:
@@ -121,7 +120,7 @@ def _clean_splits(config: DataConfig) -> Path:
         if is_local(config) and identity(config) != content:
             raise UserError("data: the files changed while they were read. Run the same command again once they are complete")
 
-    return cached_folder(Path(config.cache), f"__text-{cache_key(options, content)}", fill)
+    return cached_folder(Path(config.cache), f"__text-{cache_key(without_rules_off(options), content)}", fill)
 
 
 def _write_splits(config: DataConfig, folder: Path) -> None:

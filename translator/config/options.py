@@ -117,6 +117,7 @@ class TokenizerConfig(Options):
     source_tag: str | None = None
     target_tag: str | None = None
     narrow_target: bool = False
+    placeholders: Annotated[int, Field(ge=0, le=9)] = 0
 
     def __post_init__(self) -> None:
         bpe = self.model_type == "bpe"
@@ -250,6 +251,7 @@ class PlanningOptions(Options):
     required: tuple[str, ...] = ()
     banned: tuple[str, ...] = ()
     terminology: str | None = None
+    robust: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -16,6 +16,7 @@ from translator.config.languages import is_tag
 from translator.config.options import TokenizerConfig
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
+from translator.text.placeholders import PLACEHOLDER, placeholder
 from translator.text.writing_systems import goes_on, is_unspaced
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = 0, 1, 2, 3
@@ -47,6 +48,8 @@ class Tokenizer:
         # In a multilingual model: the tags of its target languages. Each text begins with one.
         self.tags = tuple(filter(is_tag, pieces)) if tag is None else ()
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
+        self.placeholders = tuple(piece for piece in pieces if PLACEHOLDER.fullmatch(piece))
+        self._whole = {*self._marks, *map(processor.piece_to_id, self.placeholders)}  # pieces that are never spelled by others
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
@@ -96,11 +99,15 @@ class Tokenizer:
         best = candidates[0]
         if self._foreign and UNK_ID in best:  # a piece that no segmentation knows
             return self._with_foreign(text, best)
-        if self._marks:  # a tag is one piece, never its letters
-            candidates = [ids for ids in candidates if self.count_tags(ids) == self.count_tags(best)]
+        if self._whole.intersection(best):
+            wholes = self._count_whole(best)
+            candidates = [ids for ids in candidates if self._count_whole(ids) == wholes]
         scores = alpha * np.array([sum(self._log_probability[i] for i in ids) for ids in candidates])
         # The largest of scores + Gumbel noise is a draw from their softmax.
         return candidates[int((scores + rng.gumbel(size=len(scores))).argmax())]
+
+    def _count_whole(self, ids: Sequence[int]) -> int:
+        return sum(i in self._whole for i in ids)
 
     def decode(self, ids: Iterable[Sequence[int]]) -> list[str]:
         """Return the text of each sequence, without special ids."""
@@ -163,15 +170,16 @@ Tokenizers = tuple[Tokenizer, Tokenizer]  # of sources and targets
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequence[str] = ()) -> Tokenizer:
     """Train a SentencePiece model. Few texts give fewer pieces than `tokenizer.vocab_size`.
 
-    symbols: strings that become one piece each. UserError where the vocabulary has no room for the texts' characters.
+    symbols: strings that become one piece each, as do the placeholders of `config`. UserError where the vocabulary has no
+    room for the texts' characters.
     """
-    model = io.BytesIO()
+    model, reserved = io.BytesIO(), [*symbols, *map(placeholder, range(1, config.placeholders + 1))]
     try:
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
             vocab_size=config.vocab_size, hard_vocab_limit=False, character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
-            user_defined_symbols=list(symbols), pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
+            user_defined_symbols=reserved, pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
             num_threads=2, minloglevel=2, max_sentence_length=2**30)  # by default, texts of 4,192 bytes are dropped silently
     except RuntimeError as error:
         raise UserError(f"tokenizer.vocab_size={config.vocab_size}: SentencePiece cannot train on this text: {error}. "
@@ -183,9 +191,9 @@ def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> Tokenizers:
     """Return the joint vocabulary, reordered, and the beginning of it that segments `targets` as all of it does.
 
     Both sides share ids and embeddings, but the output layer spends nothing on pieces that no target holds. The second also
-    holds all bytes and single characters, so it can spell what the whole vocabulary can. Frequent pieces come first, as
-    `translator.training.loss.draw` needs them. For unigram models. subword-nmt too advises to segment each side into its
-    own pieces only (https://github.com/rsennrich/subword-nmt, --vocabulary).
+    holds all bytes, single characters and placeholders, so it can spell what the whole vocabulary can. Frequent pieces come
+    first, as `translator.training.loss.draw` needs them. For unigram models. subword-nmt too advises to segment each side
+    into its own pieces only (https://github.com/rsennrich/subword-nmt, --vocabulary).
     """
     proto = ModelProto.FromString(joint.model)
     used = np.zeros(len(joint), int)
@@ -193,7 +201,8 @@ def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> Tokenizers:
     while batch := list(itertools.islice(texts, 10_000)):
         used += np.bincount(np.concatenate(joint.encode(batch)), minlength=len(joint))
     used[: EOS_ID + 1] = used.max() + 1  # special ids stay first
-    kept = (used > 0) | [piece.type == Piece.BYTE or len(piece.piece) == 1 for piece in proto.pieces]
+    kept = (used > 0) | [
+        piece.type == Piece.BYTE or len(piece.piece) == 1 or piece.piece in joint.placeholders for piece in proto.pieces]
     order = np.lexsort((-used, ~kept))  # stable
     return _with_pieces(proto, order), _with_pieces(proto, order[: kept.sum()])
 

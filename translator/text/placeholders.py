@@ -33,7 +33,7 @@ _SPANS = "|".join((
     # Paths: /usr/bin, ./x, ~/x, C:\x, a/b/c.txt, report.pdf; domains
     rf"(?<![\w/.~])(?:~|\.\.?)?/[\w.~-]+(?:/{_ADDRESS})?(?<!\.)|(?<!\w)[A-Za-z]:\\{_ADDRESS}",
     rf"(?<![\w./-])(?:[\w-]+[./])+(?:(?:{_EXTENSIONS})(?![\w-]|\.\w)|(?:{_DOMAINS})(?![\w-]|\.\w)(?:/{_ADDRESS})?)",
-    # Telephone numbers; numbers with what groups their digits: 25.50, 1,000, 7:30, 2024-05-01, v1.2.3; 10 000; three or more digits
+    # Telephone numbers; numbers with what groups their digits: 25.50, 7:30, 2024-05-01, v1.2.3; 10 000; three or more digits
     r"(?<![\w+])\+?\(?(?=(?:\d[() ./-]*){7})\d[\d() ./-]*\d(?!\w)",
     r"(?<![\w.,:'’/-])v?\d+(?:[.,:'’/\u00a0\u202f×x–-]\d+)+",
     r"(?<![\w.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\w)|(?<![\w.,])\d{3,}(?!\w)",

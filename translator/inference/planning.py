@@ -14,7 +14,9 @@ from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptio
 from translator.inference.translation import Refusal, Request, decoded
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
+from translator.text.placeholders import MOST_PLACEHOLDERS, find_spans
 from translator.text.sentence_splitter import split_clauses, split_sentences
+from translator.text.surface_form import SurfaceForm, SurfaceForms
 from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, whole_words
 
@@ -52,13 +54,18 @@ class TrainingStatistics:
 class Unit:
     """A sentence, or a text, that is searched as one."""
 
-    ids: list[int]  # with its tag, if it has one
+    ids: list[int]  # of the form's text, with its tag, if it has one
     text: str
     prefix: list[int]
     required: tuple[str, ...]
+    form: SurfaceForm = SurfaceForm("", "")  # noqa: RUF009 frozen
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it holds nothing to translate."""
+        return self.ids == [EOS_ID]
 
 
-# Stands for a sentence that holds nothing to translate.
 NOTHING = Unit([EOS_ID], "", [], ())
 
 
@@ -107,9 +114,10 @@ class Planner:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.statistics, self.positions = statistics, positions
         self._terminologies: dict[str, Terminology] = {}
+        self._forms = SurfaceForms(source_tokenizer, target_tokenizer)
 
     def plan(self, request: Request, options: PlanningOptions) -> list[Unit] | str:
-        """Return the units to search, `NOTHING` for a text without words, or why the text is refused."""
+        """Return the units to search, one that `is_nothing` for a text without words, or why the text is refused."""
         try:
             return list(self._units(request, options))
         except Refusal as reason:
@@ -148,8 +156,26 @@ class Planner:
         prefixes, last = split_sentences(prefix), len(sentences) - 1
         prefixes = [*prefixes[:last], "".join(prefixes[last:])]  # one a sentence
         for sentence, beginning in itertools.zip_longest(sentences, prefixes, fillvalue=""):
-            [ids], [prefix_ids] = self.source_tokenizer.encode([tag + sentence]), self.target_tokenizer.encode([beginning])
-            yield self._unit(ids, sentence, prefix_ids[:-1], required, options)
+            form = self._form(sentence, options, plain=bool(beginning or required))
+            [ids], [prefix_ids] = self.source_tokenizer.encode([tag + form.text]), self.target_tokenizer.encode([beginning])
+            yield self._unit(ids, form, prefix_ids[:-1], required, options)
+
+    def _form(self, sentence: str, options: PlanningOptions, *, plain: bool) -> SurfaceForm:
+        """Return what to translate in place of a sentence: itself if `plain`, or if a banned phrase would be given back."""
+        form = SurfaceForm(sentence, sentence)
+        if options.robust and not plain:
+            form = self._forms.of(sentence)
+            kept = normal(" ".join((form.front, form.back, *form.values)))
+            if options.banned and whole_words(*options.banned).search(kept):
+                form = SurfaceForm(sentence, sentence)
+        return form
+
+    def without_placeholders(self, unit: Unit) -> Unit:
+        """Return the unit with what its placeholders stand for."""
+        pieces = self.source_tokenizer.pieces(unit.ids[: self.source_tokenizer.count_tags(unit.ids)])
+        tag = "".join(f"{piece} " for piece in pieces if piece in self.source_tokenizer.tags)
+        form = unit.form.without_placeholders()
+        return dataclasses.replace(unit, ids=self.source_tokenizer.encode([tag + form.text])[0], form=form)
 
     def _sentences(self, text: str, tag: str, options: PlanningOptions) -> list[str]:
         """Return the parts of a text to translate one by one."""
@@ -159,30 +185,33 @@ class Planner:
         def length(part: str) -> int:
             return len(self.source_tokenizer.encode([tag + part])[0])
 
+        def fits(part: str) -> bool:
+            return length(part) <= limit and not (options.robust and len(find_spans(part)) > MOST_PLACEHOLDERS)
+
         choice = options.split_sentences
         if choice == "never" or (choice == "auto" and several >= OFTEN and length(text) <= longest):
             return [text]
         limit = min(FAR_TOO_LONG * (seen.long_source or longest), self.longest_source(options))
         return [
             part for sentence in split_sentences(text)
-            for part in split_clauses(sentence, lambda part: length(part) <= limit)]
+            for part in split_clauses(sentence, fits)]
 
     def _unit(
-        self, ids: list[int], sentence: str, prefix: list[int], required: tuple[str, ...], options: PlanningOptions
+        self, ids: list[int], form: SurfaceForm, prefix: list[int], required: tuple[str, ...], options: PlanningOptions
     ) -> Unit:
         if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # only invisible characters
-            return NOTHING
+            return Unit([EOS_ID], form.source, [], (), dataclasses.replace(form, text=""))
         terms: list[str] = []
         if file := options.terminology:  # read once
             if file not in self._terminologies:
                 self._terminologies[file] = Terminology.load(Path(file))
-            terms = self._terminologies[file].required(sentence)
+            terms = self._terminologies[file].required(form.text)
         self._require_possible(terms, "", options)
         limit = self.longest_source(options)
         if len(ids) > limit:
             option = "model.max_positions" if limit == self.positions else "search.max_source_tokens"
             raise Refusal(f"{len(ids):,} tokens, more than {option}={limit}")
-        unit = Unit(ids, sentence, prefix, (*required, *terms))
+        unit = Unit(ids, form.source, prefix, (*required, *terms), form)
         demanded = len(prefix) + sum(map(len, self.target_tokenizer.encode_phrases(unit.required)))
         if self.positions is not None and demanded >= self.positions:
             raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")

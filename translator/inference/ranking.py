@@ -15,6 +15,7 @@ from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.metrics.sentences import SentenceMetric, pairwise_scores
 from translator.search.hypothesis import Hypothesis, Ids
 from translator.text.sentence_splitter import rejoined, split_sentences
+from translator.text.surface_form import SurfaceForm
 from translator.text.tokenizer import EOS_ID
 from translator.text.writing_systems import normal, whole_words
 
@@ -59,6 +60,19 @@ def by_expected_score(candidates: Sequence[str], metric: SentenceMetric) -> list
     return sorted(counts, key=lambda candidate: -expected[candidate])
 
 
+def restored(translation: Translation, form: SurfaceForm, *, distinct: bool) -> Translation:
+    """Return a translation of the form's text as one of its sentence; distinct: keep the best of texts that become one."""
+    if translation.refused:
+        return translation
+    if form.is_plain:
+        return dataclasses.replace(translation, forms=(form,))
+    pairs = [(as_line(form.restore(text)), h) for text, h in zip(translation.texts, translation.hypotheses, strict=True)]
+    if distinct:
+        pairs = [pair for number, pair in enumerate(pairs) if pair[0] not in dict(pairs[:number])]
+    texts, hypotheses = zip(*pairs, strict=True)
+    return dataclasses.replace(translation, texts=texts, hypotheses=hypotheses, forms=(form,))
+
+
 def without_phrases(banned: re.Pattern[str], translation: Translation) -> Translation:
     """Drop the outputs that hold a banned phrase."""
     allowed = [number for number, text in enumerate(translation.texts) if not banned.search(normal(text))]
@@ -81,9 +95,9 @@ def join_allowed(sentences: Sequence[Translation], banned: Sequence[str]) -> Tra
         texts.append(rejoined([sentence.texts[min(place, len(sentence.texts) - 1)] for sentence in sentences], spaces))
         hypotheses.append(_sum([
             sentence.hypotheses[min(place, len(sentence.hypotheses) - 1)] for sentence in sentences if sentence.hypotheses]))
-    pairs, warnings = (tuple(itertools.chain(*each)) for each in zip(*((s.pairs, s.warnings) for s in sentences), strict=True))
-    warnings = tuple(dict.fromkeys(warnings))
-    joined = Translation(tuple(texts), tuple(hypotheses), sentences=len(sentences), pairs=pairs, warnings=warnings)
+    pairs, forms, warnings = (
+        tuple(itertools.chain(*each)) for each in zip(*((s.pairs, s.forms, s.warnings) for s in sentences), strict=True))
+    joined = Translation(tuple(texts), tuple(hypotheses), "", len(sentences), pairs, forms, tuple(dict.fromkeys(warnings)))
     allowed = without_phrases(whole_words(*banned), joined) if banned else joined
     if allowed.texts[:1] != joined.texts[:1]:
         return Translation(refused="its sentences hold a banned phrase where two of them meet; not translated")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from translator.search import Hypothesis
 from translator.search.hypothesis import Ids
+from translator.text.surface_form import SurfaceForm
 
 ONLY_EMPTY = "the model finds only an empty translation; not translated"
 
@@ -50,6 +51,7 @@ class Translation:
     refused: str = ""
     sentences: int = 1  # that the text was split into
     pairs: tuple[tuple[Ids, Ids], ...] = ()  # the ids of each sentence and of its best translation, EOS last
+    forms: tuple[SurfaceForm, ...] = ()  # of each sentence; one without text has no pair
     warnings: tuple[str, ...] = ()  # signs that it lacks part of its source, or is wrong
     space: str = ""  # that stands behind the source, where it is a sentence of a text
 

@@ -19,8 +19,9 @@ from translator.data.batching import pad
 from translator.data.lexicon import Lexicon
 from translator.inference.confidence import foreign_source, low_certainty
 from translator.inference.details import Details, collect_details
-from translator.inference.planning import NOTHING, Planner, TrainingStatistics, Unit
-from translator.inference.ranking import as_line, join_allowed, rank, warnings_of, without_phrases
+from translator.inference.given import as_translated
+from translator.inference.planning import Planner, TrainingStatistics, Unit
+from translator.inference.ranking import as_line, join_allowed, rank, restored, warnings_of, without_phrases
 from translator.inference.translation import Given, Request, Translation
 from translator.model.inference_layers import convert, strip_hooks
 from translator.model.transformer import Transformer
@@ -35,8 +36,9 @@ from translator.search.hypothesis import Ids
 from translator.search.scoring import Rating, predictions, rate
 from translator.search.shortlist import Shortlist, search_among
 from translator.text.language import preload
+from translator.text.placeholders import numbers_in, placeholder
 from translator.text.sentence_splitter import space_behind
-from translator.text.tokenizer import EOS_ID, UNK_ID, Tokenizer
+from translator.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, whole_words
 
 # Texts translated together: enough to fill a CPU's batches with sentences of similar length, and one batch of a GPU.
@@ -45,6 +47,10 @@ CHUNK = 512
 TOKENS_ON_CPU, TOKENS_ON_GPU = 32_768, 131_072
 # Searches for an output without banned phrases, each without the spellings that the earlier ones found.
 BANNED_TRIES = 20
+# The least beam of a search that requires placeholders: they compete with outputs that have fewer.
+PLACEHOLDER_BEAM = 10
+
+Found = tuple[Unit, list[Hypothesis]]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -159,17 +165,20 @@ class Translator:
     def translate_units(self, units: Sequence[Unit], search: SearchConfig) -> list[Translation]:
         """Return the translation of each unit, in order."""
         found = iter(self._in_batches(
-            [unit for unit in units if unit != NOTHING], lambda unit: len(unit.ids) * search.beam_size,
+            [unit for unit in units if not unit.is_nothing], lambda unit: len(unit.ids) * search.beam_size,
             partial(self._translate_batch, options=search), search))
-        return [Translation() if unit == NOTHING else next(found) for unit in units]
+        return [
+            Translation((as_line(unit.form.restore("")),), forms=(unit.form,)) if unit.is_nothing else next(found)
+            for unit in units]
 
     def details_of(self, translations: Sequence[Translation], search: SearchConfig | None = None) -> list[Details]:
         """Rate translations of this translator token by token and align their words; an empty one has no tokens."""
         config = search or self.search
         ratings = iter(self.rate([pair for translation in translations for pair in translation.pairs], config))
         return [
-            collect_details([(p, next(ratings)) for p in of_text.pairs], self.source_tokenizer, self.target_tokenizer, config)
-            for of_text in translations]
+            collect_details(
+                [(pair, next(ratings)) for pair in of.pairs], of.forms, self.source_tokenizer, self.target_tokenizer, config)
+            for of in translations]
 
     def details(
         self, sources: Sequence[str], translations: Sequence[str | Given], search: SearchConfig | None = None
@@ -180,7 +189,7 @@ class Translator:
         target language.
         """
         given = [
-            Translation(pairs=self._pairs(source, text if isinstance(text, Given) else Given(text), search or self.search))
+            as_translated(source, text if isinstance(text, Given) else Given(text), self.planner, search or self.search)
             for source, text in zip(sources, translations, strict=True)]
         return [details if of.pairs else None for of, details in zip(given, self.details_of(given, search), strict=True)]
 
@@ -215,10 +224,11 @@ class Translator:
 
     def _translate_batch(self, units: list[Unit], options: SearchConfig) -> list[Translation]:
         result = []
-        for unit, hypotheses in zip(units, self._search(units, options), strict=True):
+        for unit, hypotheses in self._find(units, options):
             translation = self._rank(unit, hypotheses, options)
             if options.banned:
-                translation = self._without_banned(unit, translation, options)
+                translation, unit = self._without_banned(unit, translation, options)
+            translation = restored(translation, unit.form, distinct=not options.sampling)
             result.append(dataclasses.replace(
                 translation, texts=translation.texts[: options.n_best], hypotheses=translation.hypotheses[: options.n_best],
                 space=space_behind(unit.text), warnings=self._warnings(translation, unit, options)))
@@ -229,10 +239,53 @@ class Translator:
         warnings = foreign_source(unit.text, self._languages), *unsure
         return (*filter(None, warnings), *warnings_of(translation, unit, self._statistics.length_ratio or 0.0))
 
+    def _find(self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> list[Found]:
+        """Search for outputs that have each placeholder of their unit once.
+
+        Where the best one has not, search again with these required; if that fails too, for what they stand for.
+        """
+        found = list(zip(units, self._search(units, options, banned), strict=True))
+        again = []
+        for place, (unit, hypotheses) in enumerate(found):
+            if unit.form.values:
+                kept = list(filter(partial(self._keeps, unit), hypotheses))
+                if kept and (options.mbr or kept[0] is hypotheses[0]):
+                    found[place] = unit, kept
+                else:
+                    again.append(place)
+        for place, required in zip(again, self._find_required([units[place] for place in again], options, banned), strict=True):
+            found[place] = required
+        return found
+
+    def _find_required(
+        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]]
+    ) -> Iterator[Found]:
+        """Yield outputs that have each placeholder once; where the search finds no such, of the unit without placeholders."""
+        if not units:
+            return
+        beam = max(options.beam_size, PLACEHOLDER_BEAM)
+        plain = dataclasses.replace(options.plain(beam), n_best=beam, shortlist=options.shortlist)
+        for unit, hypotheses in zip(units, self._search(units, plain, banned, placeholders=True), strict=True):
+            if kept := list(filter(partial(self._keeps, unit), hypotheses)):
+                yield unit, kept
+            else:
+                unmasked = self.planner.without_placeholders(unit)
+                yield unmasked, self._search([unmasked], options, banned)[0]
+
+    def _keeps(self, unit: Unit, hypothesis: Hypothesis) -> bool:
+        """Return whether an output has each placeholder of its unit once, and no other."""
+        numbers = numbers_in("".join(self.target_tokenizer.pieces(hypothesis.ids)))
+        return sorted(numbers) == list(range(1, len(unit.form.values) + 1))
+
     def _search(
-        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = (), *, placeholders: bool = False
     ) -> list[list[Hypothesis]]:
+        """Search for outputs of each unit. placeholders: these are required, besides the unit's phrases."""
         required = [self.target_tokenizer.encode_phrases(unit.required) for unit in units]
+        if placeholders:
+            required = [
+                [*phrases, *([i] for i in self._reserved(self.target_tokenizer, unit))]
+                for phrases, unit in zip(required, units, strict=True)]
         longest = None if self.planner.positions is None else self.planner.positions - 1  # BOS takes a position too
         demands = Demands([unit.prefix for unit in units], required, banned, self.target_tokenizer.goes_on, longest)
         source = pad([unit.ids for unit in units]).to(self.device)
@@ -241,7 +294,7 @@ class Translator:
             n_best = min(options.most_outputs, 2 * n_best)
         wanted = dataclasses.replace(options, n_best=n_best)
         if options.shortlist:
-            allowed = self.shortlist.allowed(source, options.shortlist)
+            allowed = self._allowed(units, source, options.shortlist)
             found = search_among(self.models, allowed, source, wanted, demands)
         else:
             found = search(as_one(self.models), source, wanted, demands)
@@ -250,6 +303,19 @@ class Translator:
             if not all(search(as_one(self.models), source, one_token)):
                 raise UserError("the model gives no probabilities (NaN): its weights are damaged, or its training went astray")
         return found
+
+    def _reserved(self, tokenizer: Tokenizer, unit: Unit) -> list[int]:
+        """Return the ids of the placeholders of a unit's text."""
+        return tokenizer.ids_of([placeholder(number) for number in range(1, len(unit.form.values) + 1)])
+
+    def _allowed(self, units: list[Unit], source: torch.Tensor, candidates: int) -> torch.Tensor:
+        """Return the shortlist of each unit, with its placeholders, which its training pairs need not have had."""
+        reserved = [self._reserved(self.source_tokenizer, unit) for unit in units]
+        known = source.masked_fill(torch.isin(source, torch.tensor(max(reserved, key=len), device=source.device)), PAD_ID)
+        allowed = self.shortlist.allowed(known, candidates)
+        for row, unit in zip(allowed, units, strict=True):
+            row[self._reserved(self.target_tokenizer, unit)] = True
+        return allowed
 
     def _rank(self, unit: Unit, hypotheses: list[Hypothesis], options: SearchConfig) -> Translation:
         texts = self.target_tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
@@ -264,7 +330,7 @@ class Translator:
         [rating] = self.rate([(unit.ids, [*hypothesis.ids, EOS_ID])], self.search)
         tags = self.source_tokenizer.count_tags(unit.ids)
         ids, aligned, attention = unit.ids[tags:-1], rating.alignment[:, tags:-1], rating.attention[:, tags:-1]
-        spelled = self.source_tokenizer.spell(unit.text)
+        spelled = self.source_tokenizer.spell(unit.form.text)
         unknown = [i for i, piece in enumerate(ids) if piece == UNK_ID] or list(range(len(ids)))
         pieces = self.target_tokenizer.pieces(hypothesis.ids)
         for place, piece in enumerate(hypothesis.ids):
@@ -274,7 +340,7 @@ class Translator:
                 pieces[place] = spelled[unknown[int(weights.argmax())]]
         return self.target_tokenizer.decode_pieces(pieces)
 
-    def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> Translation:
+    def _without_banned(self, unit: Unit, translation: Translation, options: SearchConfig) -> tuple[Translation, Unit]:
         """Search again, without the tokens by which the best output spells banned phrases, until it holds none.
 
         Other outputs that hold one are dropped: n_best does not change the first.
@@ -283,11 +349,11 @@ class Translator:
         spellings: list[tuple[int, ...]] = []
         while translation.hypotheses and banned.search(normal(translation.text)):
             if len(spellings) == BANNED_TRIES:
-                return Translation(refused="no translation without banned phrases was found; not translated")
+                return Translation(refused="no translation without banned phrases was found; not translated"), unit
             spellings.append(self._spelling(translation.hypotheses[0].ids, banned))
-            [hypotheses] = self._search([unit], options, spellings)
+            [(unit, hypotheses)] = self._find([unit], options, spellings)
             translation = self._rank(unit, hypotheses, options)
-        return without_phrases(banned, translation)
+        return without_phrases(banned, translation), unit
 
     def _spelling(self, ids: tuple[int, ...], phrases: re.Pattern[str]) -> tuple[int, ...]:
         """Return the tokens by which an output spells a phrase; all of them if it was copied from the source."""
@@ -297,29 +363,6 @@ class Translator:
         last = next((n for n in range(1, len(ids) + 1) if holds(0, n) and holds(0, min(n + 1, len(ids)))), len(ids))
         first = next((n for n in reversed(range(last)) if holds(n, last)), 0)
         return ids[first:last]
-
-    def _pairs(self, source: str, given: Given, search: SearchConfig) -> tuple[tuple[Ids, Ids], ...]:
-        """Return the ids of a source and its translation, by sentence if it was found so; none if it cannot be rated."""
-        tag, text = self.planner.split_tag(source, search)
-        if self.planner.tag_problem(tag):
-            return ()
-        whole, outputs = self.source_tokenizer.encode([tag + text]), self._sentence_ids(given)
-        inputs = whole
-        if len(outputs) > 1:
-            plan = self.plan(Request(source), search)
-            inputs = [] if isinstance(plan, str) else [unit.ids for unit in plan if unit != NOTHING]
-        if len(inputs) != len(outputs):
-            inputs, outputs = whole, self.target_tokenizer.encode([given.text])
-        fits = max(map(len, (*inputs, *outputs))) <= self.planner.longest_source(search)
-        return tuple(zip(inputs, outputs, strict=True)) if fits else ()
-
-    def _sentence_ids(self, given: Given) -> list[list[int]]:
-        """Return the ids of a translation's sentences, EOS last, by the pieces given with it, if they spell its text."""
-        ids = self.target_tokenizer.ids_of(given.pieces)
-        ends = [place for place, i in enumerate(ids, start=1) if i == EOS_ID]
-        sentences = [ids[first:end] for first, end in itertools.pairwise([0, *ends])]
-        spelled = "".join(self.target_tokenizer.decode(sentences))
-        return sentences if "".join(spelled.split()) == "".join(given.text.split()) else []
 
     def _in_batches(
         self, items: Sequence[Item], size: Callable[[Item], int], work: Callable[[list[Item]], list[Result]],

@@ -138,10 +138,7 @@ def warnings_of(lines: Answers) -> list[str]:
 def untouched(text: str) -> Answers:
     """Return the lines of a text as their own translations."""
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return [
-        [Answer(Translation((line,)), {
-            "source": [line], "translations": [{"text": line, "score": 0.0, "hit_limit": False, "tokens": []}]})]
-        for line in lines]
+    return [[Answer(Translation((line,)), untranslated(line, line))] for line in lines]
 
 
 def explain(
@@ -149,12 +146,16 @@ def explain(
 ) -> Iterator[dict[str, Any]]:
     """Yield each sentence's source tokens, and its translations, the best first, with score and tokens."""
     ratings = iter(translator.rate([
-        (unit.ids, [*hypothesis.ids, EOS_ID])
-        for unit, translation in zip(units, translations, strict=True) for hypothesis in translation.hypotheses], options))
+        (source, [*hypothesis.ids, EOS_ID])
+        for translation in translations for source, _ in translation.pairs for hypothesis in translation.hypotheses], options))
     for unit, translation in zip(units, translations, strict=True):
-        tags, explained = translator.source_tokenizer.count_tags(unit.ids), []
+        if not translation.pairs:
+            yield untranslated(unit.text, translation.text)
+            continue
+        [(source, _)], [form] = translation.pairs, translation.forms
+        tags, explained = translator.source_tokenizer.count_tags(source), []
         for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
-            surfaces = translator.target_tokenizer.surfaces(hypothesis.ids)
+            surfaces = form.restore_parts(translator.target_tokenizer.surfaces(hypothesis.ids))
             attention = rating.alignment[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
             tokens = [
                 {"text": surface, "log_probability": round(log_probability, DECIMALS),
@@ -162,8 +163,14 @@ def explain(
                 for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
             explained.append({"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit,
                               "tokens": tokens})
-        yield {"source": translator.source_tokenizer.spans(unit.text), "translations": explained,
+        yield {"source": form.source_parts(translator.source_tokenizer.spans(form.text)), "translations": explained,
                "warnings": translation.warnings}
+
+
+def untranslated(source: str, text: str) -> dict[str, Any]:
+    """Return the explanation of a text that no model translated; an empty one has no translations."""
+    translations = [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []}] if text else []
+    return {"source": [source], "translations": translations}
 
 
 def served_code(code: str, languages: Sequence[str]) -> str:

@@ -17,10 +17,12 @@ _DOMAINS = "com|org|net|edu|gov|info|io|eu|de|at|ch|uk|fr|es|it|nl|cz|pl|ru|jp|c
 _EXTENSIONS = (
     "txt|md|pdf|docx?|xlsx?|pptx?|od[tsp]|csv|tsv|jsonl?|ya?ml|toml|xml|html?|css|js|ts|py|sh|cpp|java|rs|exe|zip|gz|tar|png"
     "|jpe?g|gif|svg|webp|mp[34]|wav|ogg|iso|log|cfg|ini|conf")
-_PICTURES = r"\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+PICTURE = (r"(?:[\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+           r"[\u200d\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f]*)+")
+EMOTICON = r"(?:[:;=][’'o-]?[)(\]\[DPp/|*]|<3)"
 _SPANS = "|".join((
     r"⟦[1-9]⟧",
-    rf"(?<![A-Za-z0-9_])(?:(?:https?|ftp)://|www\.|mailto:){_ADDRESS}",
+    rf"(?<![A-Za-z0-9_])(?i:(?:https?|ftp)://|www\.|mailto:){_ADDRESS}",
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     r"(?<![\w@])@\w[\w.-]*(?<![.-])(?:@[\w-]+(?:\.[\w-]+)+)?",  # @name, @name@server
     r"(?<![\w&])#\w+",
@@ -38,8 +40,7 @@ _SPANS = "|".join((
     r"(?<![\w.,:'’/-])v?\d+(?:[.,:'’/\u00a0\u202f×x–-]\d+)+",
     r"(?<![\w.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\w)|(?<![\w.,])\d{3,}(?!\w)",
     # Arrows, pictures and emoji with their modifiers; emoticons
-    rf"(?:[{_PICTURES}][\u200d\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f]*)+",
-    r"(?<!\S)[:;=][’'o-]?[)(\]\[DPp/|*](?!\S)"))
+    PICTURE, rf"(?<!\S){EMOTICON}(?!\S)"))
 _PATTERN = re.compile(_SPANS)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ class Tokenizer:
         self.tags = tuple(filter(is_tag, pieces)) if tag is None else ()
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
         self.placeholders = tuple(piece for piece in pieces if PLACEHOLDER.fullmatch(piece))
+        self._unknown = {UNK_ID, *(i for i in range(len(self)) if processor.is_byte(i))}
         self._whole = {*self._marks, *map(processor.piece_to_id, self.placeholders)}  # pieces that are never spelled by others
 
     def __len__(self) -> int:
@@ -135,6 +138,27 @@ class Tokenizer:
         pieces = self._processor.encode(text, return_type="proto").pieces
         bounds = [0, *(piece.begin for piece in pieces[1:]), len(data)]
         return [data[first:last].decode() for first, last in itertools.pairwise(bounds)]
+
+    def unknown_spans(self, text: str) -> list[tuple[int, int]]:
+        """Return start and end, in characters, of what the vocabulary lacks: spelled in bytes, or unknown."""
+        if self._unknown.isdisjoint(itertools.chain.from_iterable(self._encode([text]))):
+            return []
+        data = text.encode()
+        pieces = self._processor.encode(text, return_type="proto").pieces
+        return [
+            (len(data[: piece.begin].decode()), len(data[: piece.end].decode()))
+            for piece in pieces if piece.id in self._unknown and piece.end > piece.begin]
+
+    def cost(self, word: str) -> float:
+        """Return how rare a word is: the negative log-probability of its pieces (unigram), or their number (bpe)."""
+        ids = self._processor.encode(word)
+        if not self._unknown.isdisjoint(ids):
+            return math.inf
+        return len(ids) if self._merges else -sum(self._log_probability[i] for i in ids)
+
+    @cached_property
+    def _merges(self) -> bool:
+        return bool(ModelProto.FromString(self.model).trainer_spec.model_type == 2)
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """Return what each id adds to the text that `decode` returns. The last of a character's bytes adds the character."""

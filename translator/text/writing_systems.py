@@ -26,7 +26,12 @@ def whole_words(*phrases: str) -> re.Pattern[str]:
 
 def goes_on(before: str, after: str) -> bool:
     """Return whether the text `after` continues the word that `before` ends with."""
-    return all(re.match(_letter(), character) for character in (before[-1:], after[:1]))
+    return is_word(before[-1:]) and is_word(after[:1])
+
+
+def is_word(character: str) -> bool:
+    """Return whether a character is of a word that spaces separate from others."""
+    return re.match(_letter(), character) is not None
 
 
 @cache

@@ -18,7 +18,7 @@ from translator.text.tokenizer import EOS_ID, Tokenizer
 def as_translated(source: str, given: Given, planner: Planner, search: SearchConfig) -> Translation:
     """Return the ids of a source and its translation, sentence by sentence if its pieces show how it was found.
 
-    Without pairs if a side is longer than `search.max_source_tokens` or the learned positions, or the tag is unknown.
+    Without forms if a side is longer than `search.max_source_tokens` or the learned positions, or the tag is unknown.
     """
     tag, text = planner.split_tag(source, search)
     if planner.tag_problem(tag):
@@ -30,14 +30,13 @@ def as_translated(source: str, given: Given, planner: Planner, search: SearchCon
         ways = ways if isinstance(plan, str) else [plan, *ways]
     outputs: Sequence[Ids] = _by_sentence(planner.target_tokenizer.ids_of(given.pieces))
     for units in ways:
-        if _spelled(units, outputs, planner.target_tokenizer) == _unspaced(given.text):
+        if given.text and _spelled(units, outputs, planner.target_tokenizer) == _unspaced(given.text):
+            inputs = [unit.ids for unit in units if not unit.is_nothing]
             break
     else:
         units, output = _as_one(ways, given.text)
-        outputs = planner.target_tokenizer.encode([output])
-    inputs = [unit.ids for unit in units if not unit.is_nothing] or [source_ids]
-    fits = max(map(len, (*inputs, *outputs))) <= planner.longest_source(search)
-    if not fits:
+        outputs, inputs = planner.target_tokenizer.encode([output]), [units[0].ids]
+    if max(map(len, (*inputs, *outputs)), default=0) > planner.longest_source(search):
         return Translation()
     return Translation(pairs=tuple(zip(inputs, outputs, strict=True)), forms=tuple(unit.form for unit in units))
 
@@ -49,8 +48,8 @@ def _by_sentence(ids: list[int]) -> list[Ids]:
 
 
 def _spelled(units: Sequence[Unit], outputs: Sequence[Ids], tokenizer: Tokenizer) -> str | None:
-    """Return the text that outputs of these units spell, without spaces; None if there are more or fewer outputs, or none."""
-    if not outputs or len(outputs) != sum(not unit.is_nothing for unit in units):
+    """Return the text that outputs of these units spell, without spaces; None if there are more or fewer outputs."""
+    if len(outputs) != sum(not unit.is_nothing for unit in units):
         return None
     decoded = iter(map(as_line, tokenizer.decode(outputs)))
     return _unspaced("".join(unit.form.restore("" if unit.is_nothing else next(decoded)) for unit in units))

@@ -167,9 +167,7 @@ class Translator:
         found = iter(self._in_batches(
             [unit for unit in units if not unit.is_nothing], lambda unit: len(unit.ids) * search.beam_size,
             partial(self._translate_batch, options=search), search))
-        return [
-            Translation((as_line(unit.form.restore("")),), forms=(unit.form,)) if unit.is_nothing else next(found)
-            for unit in units]
+        return [_untranslated(unit) if unit.is_nothing else next(found) for unit in units]
 
     def details_of(self, translations: Sequence[Translation], search: SearchConfig | None = None) -> list[Details]:
         """Rate translations of this translator token by token and align their words; an empty one has no tokens."""
@@ -191,7 +189,7 @@ class Translator:
         given = [
             as_translated(source, text if isinstance(text, Given) else Given(text), self.planner, search or self.search)
             for source, text in zip(sources, translations, strict=True)]
-        return [details if of.pairs else None for of, details in zip(given, self.details_of(given, search), strict=True)]
+        return [details if of.forms else None for of, details in zip(given, self.details_of(given, search), strict=True)]
 
     def rate(self, pairs: Sequence[tuple[Ids, Ids]], search: SearchConfig) -> list[Rating]:
         """Return the models' probabilities and attention for each pair of a source and an output, both with EOS."""
@@ -264,7 +262,8 @@ class Translator:
         if not units:
             return
         beam = max(options.beam_size, PLACEHOLDER_BEAM)
-        plain = dataclasses.replace(options.plain(beam), n_best=beam, shortlist=options.shortlist)
+        plain = dataclasses.replace(
+            options.plain(beam), n_best=beam, shortlist=options.shortlist, keep_places=False, patience=None)
         for unit, hypotheses in zip(units, self._search(units, plain, banned, placeholders=True), strict=True):
             if kept := list(filter(partial(self._keeps, unit), hypotheses)):
                 yield unit, kept
@@ -394,3 +393,8 @@ class Translator:
             results.update(zip(batch, done, strict=True))
             del waiting[: len(batch)]
         return [results[i] for i in range(len(items))]
+
+
+def _untranslated(unit: Unit) -> Translation:
+    """Return a sentence that holds nothing to translate as its own translation."""
+    return Translation((as_line(unit.form.restore("")),), forms=(unit.form,), space=space_behind(unit.text))

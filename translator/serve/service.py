@@ -150,7 +150,7 @@ def explain(
         for translation in translations for source, _ in translation.pairs for hypothesis in translation.hypotheses], options))
     for unit, translation in zip(units, translations, strict=True):
         if not translation.pairs:
-            yield untranslated(unit.text, translation.text)
+            yield untranslated(unit.text, translation.text) if translation.text else {"source": [unit.text], "translations": []}
             continue
         [(source, _)], [form] = translation.pairs, translation.forms
         tags, explained = translator.source_tokenizer.count_tags(source), []
@@ -168,9 +168,8 @@ def explain(
 
 
 def untranslated(source: str, text: str) -> dict[str, Any]:
-    """Return the explanation of a text that no model translated; an empty one has no translations."""
-    translations = [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []}] if text else []
-    return {"source": [source], "translations": translations}
+    """Return the explanation of a text that no model translated."""
+    return {"source": [source], "translations": [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []}]}
 
 
 def served_code(code: str, languages: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ def in_capitals(text: str, cost: Cost) -> bool:
 def in_title_case(text: str, cost: Cost) -> bool:
     """Return whether nearly all words of a text begin with a capital, and training texts have two of them without."""
     words = WORD.findall(text)
-    capitalised = [word for word in words if word[0].isupper()]
+    capitalised = [word for word in words if word[0].isupper() and (len(word) == 1 or not word.isupper())]
     if len(words) < LEAST_WORDS or len(capitalised) < MOST_OF_THEM * len(words):
         return False
     return sum(truecased(word, cost) != word for word in capitalised if word != words[0]) > 1

@@ -54,8 +54,7 @@ def _layers(peeled: Peeled, is_name: Callable[[str], bool]) -> Iterator[Peeled]:
     closed = text.removesuffix(end)
     if closed[-1:] and closed[-1] in (BRACKETS | QUOTES).get(first, ""):
         inner = closed[1:-1]
-        if _is_closed(inner, first, closed[-1]):
-            text = inner.strip()
+        if (text := inner.strip()) and _is_closed(inner, first, closed[-1]):
             opening, closing = inner.partition(text)[::2]
             own = end and not text.endswith(tuple(ENDS))
             yield Peeled(text + end if own else text, front + first + opening, closing + closed[-1] + end + back, bool(own))

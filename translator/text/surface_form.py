@@ -23,7 +23,7 @@ CLOSING = {"„": "“", "“": "”", "«": "»", "»": "«"}  # for a sentence
 LONE_HYPHEN = re.compile(r"(?<!\S)-(?!\S)")
 # Words with unknown characters are left to the model if they hold a larger share of the sentence's letters.
 MOST_UNKNOWN = 0.5
-NAME_MARGIN = 2.0  # by which the vocabulary's cost of a name is lower with a capital
+NAME_FACTOR = 1.3  # how much rarer a name is without its capital, at least
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,9 @@ class SurfaceForms:
         if not any(map(str.isalpha, blanked(form.text, spans))):
             return SurfaceForm("", sentence, sentence.strip())
         if self._masks:
-            text, values = mask(form.text, spans)
-            form = dataclasses.replace(form, text=text, values=values)
+            _, values = mask(peeled.text, spans)  # as written
+            text, masked = mask(form.text, spans)
+            form = dataclasses.replace(form, text=text, values=values[: len(masked)])
         return SurfaceForm(sentence, sentence) if form.text == sentence.strip() else form
 
     @cached_property
@@ -154,7 +155,7 @@ class SurfaceForms:
             pieces = [WORD_START + word, WORD_START + word.lower()]
             with_capital, without = self.source.ids_of(pieces)
             unknown = UNK_ID in (with_capital, *self.target.ids_of(pieces[:1])) or without != UNK_ID
-            if unknown or not word.istitle() or self.source.cost(word.lower()) < self.source.cost(word) + NAME_MARGIN:
+            if unknown or not word.istitle() or self.source.cost(word.lower()) < NAME_FACTOR * self.source.cost(word):
                 return False
         return True
 
@@ -197,10 +198,10 @@ class SurfaceForms:
 
 
 def _word_around(text: str, start: int, end: int) -> Span:
-    """Return the word around a span; in scripts without spaces the span itself."""
-    while start and is_word(text[start - 1]):
+    """Return the span with the rest of the words that it begins and ends in."""
+    while start and is_word(text[start - 1]) and is_word(text[start]):
         start -= 1
-    while end < len(text) and is_word(text[end]):
+    while end < len(text) and is_word(text[end - 1]) and is_word(text[end]):
         end += 1
     return start, end
 

@@ -150,11 +150,12 @@ class Tokenizer:
             for piece in pieces if piece.id in self._unknown and piece.end > piece.begin]
 
     def cost(self, word: str) -> float:
-        """Return how rare a word is: the negative log-probability of its pieces (unigram), or their number (bpe)."""
+        """Return how rare a word is: the negative log-probability of its pieces (unigram), or their number and rank (bpe)."""
         ids = self._processor.encode(word)
         if not self._unknown.isdisjoint(ids):
             return math.inf
-        return len(ids) if self._merges else -sum(self._log_probability[i] for i in ids)
+        total = -sum(self._log_probability[i] for i in ids)
+        return len(ids) + total / (len(ids) + 1) / len(self) if self._merges else total
 
     @cached_property
     def _merges(self) -> bool:

@@ -91,7 +91,7 @@ def test_the_search_of_any_model_keeps_each_part_once(translator, options):
         assert [text.count(part) for part in ("me@x.de", "%s", "😀")] == [1, 1, 1]
 
 
-def test_an_ensemble_and_the_plain_model_translate_plain_text_alike(translator):
+def test_plain_text_is_translated_as_without_robust(translator):
     sources = [source for source, _ in PAIRS[::7]]
     plain = dataclasses.replace(ROBUST, robust=False)
     assert translator.translate(sources) == translator.translate(sources, plain)

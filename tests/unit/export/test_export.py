@@ -295,6 +295,22 @@ def test_tags_of_languages_are_pieces_there_too_or_refused(tmp_path, separate, n
         in_transformers(Translator(TrainedModel(model, tagged, separate[1], search=GREEDY)), tmp_path / "separate")
 
 
+@pytest.mark.parametrize("sides", ["one", "narrow", "two"])
+def test_placeholders_are_pieces_there_too(tmp_path, sides):
+    options = tokenizer_config(vocab_size=330, placeholders=9)
+    joint = train_tokenizer(SOURCES + TARGETS, options)
+    pair = {"one": (joint, joint), "narrow": narrow_target(joint, TARGETS),
+            "two": (joint, train_tokenizer(TARGETS, options))}[sides]
+    translator = Translator(TrainedModel(
+        random_model(model_config(tied="target"), vocab=tuple(map(len, pair))), *pair, search=GREEDY))
+    theirs = in_transformers(translator, tmp_path / "transformers")[1]
+    for text in ("She sees ⟦1⟧ and ⟦9⟧.", "⟦2⟧", "$⟦3⟧km (⟦4⟧)"):
+        assert theirs(text)["input_ids"] == pair[0].encode([text])[0]
+        [ids] = pair[1].encode([text])
+        assert theirs.decode(ids, skip_special_tokens=True).replace(" ", "") == text.replace(" ", "")
+    in_ctranslate2(translator, tmp_path / "ctranslate2").translate_batch([["▁", "⟦1⟧"]], max_decoding_length=3)
+
+
 # The script
 
 

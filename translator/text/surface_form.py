@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 
 from translator.text.letter_case import in_capitals, in_title_case, lowered, sentence_case
 from translator.text.peeling import ENDS, peel
-from translator.text.placeholders import Span, fill, find_spans, joined, mask, placeholder
+from translator.text.placeholders import Span, fill, find_spans, joined, mask, numbers_in, placeholder
 from translator.text.tokenizer import UNK_ID, WORD_START, Tokenizer
 from translator.text.writing_systems import is_word
 
@@ -98,9 +98,13 @@ class SurfaceForm:
         starts, output_starts = (
             list(accumulate((len(fill(word, self.values).split()) for word in side.split()), initial=front))
             for side in (self.text, output))
+        masked = {number: word for word, part in enumerate(self.text.split()) for number in numbers_in(part)}
+        filled = {word: numbers_in(part) for word, part in enumerate(output.split())}
+        origins = {word: source for source, word in links}
+        origins |= {word: masked[numbers[0]] for word, numbers in filled.items() if numbers and numbers[0] in masked}
         inner = [
             (min(starts[source] + number, starts[source + 1] - 1), place)
-            for source, word in links
+            for word, source in sorted(origins.items()) if source + 1 < len(starts) and word + 1 < len(output_starts)
             for number, place in enumerate(range(output_starts[word], output_starts[word + 1]))]
         before = [(number, number) for number in range(front)]
         behind = [(starts[-1] + number, output_starts[-1] + number) for number in range(back)]

@@ -130,7 +130,7 @@ def test_own_translations_are_rated_as_they_were_found(translator):
         if first.alignment:
             words = [len(text.split()) for text in (source, translation.text)]
             assert all(0 <= s < words[0] and 0 <= t < words[1] for s, t in first.alignment)
-            assert {t for _, t in first.alignment} == set(range(words[1]))
+            assert len({t for _, t in first.alignment}) == len(first.alignment)
 
 
 def test_an_explanation_spells_the_text_and_its_translation(translator):

@@ -14,6 +14,7 @@ from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptio
 from translator.inference.translation import Refusal, Request, decoded
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
+from translator.text.markup import Markup, strip_tags
 from translator.text.placeholders import MOST_PLACEHOLDERS, find_spans
 from translator.text.sentence_splitter import split_clauses, split_sentences
 from translator.text.surface_form import SurfaceForm, SurfaceForms
@@ -59,6 +60,7 @@ class Unit:
     prefix: list[int]
     required: tuple[str, ...]
     form: SurfaceForm = SurfaceForm("", "")  # noqa: RUF009 frozen
+    markup: Markup | None = None  # the tags that were in the text
 
     @property
     def is_nothing(self) -> bool:
@@ -144,8 +146,10 @@ class Planner:
 
     def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
         tag, text = self.split_tag(decoded(request.text), options)
+        markup = self._markup(request, text, options)
+        text = markup.text if markup else text
         if not text.strip():
-            yield NOTHING
+            yield dataclasses.replace(NOTHING, markup=markup)
             return
         required = tuple(phrase for phrase in (*options.required, *request.required) if phrase.strip())
         prefix = options.prefix if request.prefix is None else request.prefix
@@ -155,10 +159,12 @@ class Planner:
         sentences = [text] if required else self._sentences(text, tag, options)  # which sentence needs a phrase is unknown
         prefixes, last = split_sentences(prefix), len(sentences) - 1
         prefixes = [*prefixes[:last], "".join(prefixes[last:])]  # one a sentence
-        for sentence, beginning in itertools.zip_longest(sentences, prefixes, fillvalue=""):
+        markups = markup.split(sentences) if markup else []
+        for sentence, beginning, tags in itertools.zip_longest(sentences, prefixes, markups):
             form = self._form(sentence, options, plain=bool(beginning or required))
-            [ids], [prefix_ids] = self.source_tokenizer.encode([tag + form.text]), self.target_tokenizer.encode([beginning])
-            yield self._unit(ids, form, prefix_ids[:-1], required, options)
+            [ids] = self.source_tokenizer.encode([tag + form.text])
+            [prefix_ids] = self.target_tokenizer.encode([beginning or ""])
+            yield dataclasses.replace(self._unit(ids, form, prefix_ids[:-1], required, options), markup=tags)
 
     def _form(self, sentence: str, options: PlanningOptions, *, plain: bool) -> SurfaceForm:
         """Return what to translate in place of a sentence: itself if `plain`, or if a banned phrase would be given back."""
@@ -176,6 +182,13 @@ class Planner:
         tag = "".join(f"{piece} " for piece in pieces if piece in self.source_tokenizer.tags)
         form = unit.form.without_placeholders()
         return dataclasses.replace(unit, ids=self.source_tokenizer.encode([tag + form.text])[0], form=form)
+
+    def _markup(self, request: Request, text: str, options: PlanningOptions) -> Markup | None:
+        """Return a text without its tags, and these; None if it has none."""
+        if request.markup is None:
+            return strip_tags(text) if options.robust else None
+        markup = request.markup.without_start(len(request.markup.text) - len(text))
+        return markup if options.robust and self.source_tokenizer.placeholders else markup.without_objects()
 
     def _sentences(self, text: str, tag: str, options: PlanningOptions) -> list[str]:
         """Return the parts of a text to translate one by one."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from translator.search import Hypothesis
 from translator.search.hypothesis import Ids
+from translator.text.markup import Markup
 from translator.text.surface_form import SurfaceForm
 
 ONLY_EMPTY = "the model finds only an empty translation; not translated"
@@ -19,6 +20,7 @@ class Request:
     text: str | bytes  # bytes are read as UTF-8
     prefix: str | None = None  # None: search.prefix
     required: tuple[str, ...] = ()  # besides search.required
+    markup: Markup | None = None  # the tags of the text
 
 
 @dataclass(frozen=True)

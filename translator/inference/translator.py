@@ -20,6 +20,7 @@ from translator.data.lexicon import Lexicon
 from translator.inference.confidence import foreign_source, low_certainty
 from translator.inference.details import Details, collect_details
 from translator.inference.given import as_translated
+from translator.inference.markup import restore_tags
 from translator.inference.planning import Planner, TrainingStatistics, Unit
 from translator.inference.ranking import as_line, join_allowed, rank, restored, warnings_of, without_phrases
 from translator.inference.translation import Given, Request, Translation
@@ -35,6 +36,7 @@ from translator.search.engine import as_one
 from translator.search.hypothesis import Ids
 from translator.search.scoring import Rating, predictions, rate
 from translator.search.shortlist import Shortlist, search_among
+from translator.text.html import parse_html
 from translator.text.language import preload
 from translator.text.placeholders import numbers_in, placeholder
 from translator.text.sentence_splitter import space_behind
@@ -147,6 +149,18 @@ class Translator:
             Translation(refused=plan) if isinstance(plan, str) else join_allowed([next(found) for _ in plan], config.banned)
             for plan in plans]
 
+    def translate_html(self, html: str, search: SearchConfig | None = None) -> str:
+        """Translate the text of an HTML document or fragment; tags and all that is not text stay.
+
+        UserError for a text that cannot be translated.
+        """
+        document = parse_html(html)
+        translations = self.translate([Request(markup.text, markup=markup) for markup in document.texts], search)
+        for markup, translation in zip(document.texts, translations, strict=True):
+            if translation.refused:
+                raise UserError(f"{markup.text[:40]!r}: {translation.refused}")
+        return document.join([translation.text for translation in translations])
+
     def stream(self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None) -> Iterator[Translation]:
         """Translate any number of texts, `CHUNK` at a time, in constant memory."""
         remaining = iter(texts)
@@ -167,7 +181,11 @@ class Translator:
         found = iter(self._in_batches(
             [unit for unit in units if not unit.is_nothing], lambda unit: len(unit.ids) * search.beam_size,
             partial(self._translate_batch, options=search), search))
-        return [_untranslated(unit) if unit.is_nothing else next(found) for unit in units]
+        translations = [_untranslated(unit) if unit.is_nothing else next(found) for unit in units]
+        if not any(unit.markup for unit in units):
+            return translations
+        rate = partial(self.rate, search=search)
+        return restore_tags(units, translations, self.source_tokenizer, self.target_tokenizer, rate)
 
     def details_of(self, translations: Sequence[Translation], search: SearchConfig | None = None) -> list[Details]:
         """Rate translations of this translator token by token and align their words; an empty one has no tokens."""

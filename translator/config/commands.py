@@ -81,8 +81,8 @@ class TranslateConfig(DecodingCommand):
 
     input: str | None
     output: str | None
-    input_format: Literal["auto", "text", "jsonl"]
-    output_format: Literal["auto", "text", "jsonl"]
+    input_format: Literal["auto", "text", "jsonl", "html"]
+    output_format: Literal["auto", "text", "jsonl", "html"]
     details: bool
     translations: str | None
     workers: Count

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import itertools
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +22,8 @@ from translator.config.commands import TranslateConfig
 from translator.config.options import SearchConfig
 from translator.inference.details import Details
 from translator.inference.line_formats import (
+    LONGEST,
+    TOO_LONG,
     Line,
     arriving_lines,
     choose_format,
@@ -38,6 +42,7 @@ from translator.runtime.console import log
 from translator.runtime.device import Precision, resolve_device, tune_cpu
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 from translator.runtime.process_pool import answering
+from translator.text.html import Document, parse_html
 
 Answers = Iterator[list[tuple[Translation, Details | None]]]
 
@@ -89,7 +94,8 @@ def _begin(job: Job, threads: int) -> Callable[[Sequence[Request]], list[tuple[T
 def translate_file(config: TranslateConfig) -> None:
     """Translate `config.input` into `config.output`, or score `config.translations`; exit with code 2 if lines were refused."""
     tune_cpu()
-    if FileTranslation(config).run():
+    translation = FileTranslation(config)
+    if translation.run_document() if translation.input_format == "html" else translation.run():
         sys.exit(USER_ERROR_EXIT_CODE)
 
 
@@ -111,7 +117,13 @@ class FileTranslation:
         self.config = config
         self.input_format = choose_format(config.input, config.input_format)
         self.output_format = choose_format(config.output, config.output_format)
-        if config.details and self.output_format == "text":
+        if self.input_format == "html":
+            self._require_document()
+        elif config.output_format == "html":
+            raise UserError("output_format=html: needs HTML to translate. Add input_format=html, or leave it out.")
+        elif self.output_format == "html":  # by its name
+            self.output_format = "text"
+        if config.details and self.output_format != "jsonl":
             raise UserError("details=true: needs jsonl. Add output_format=jsonl, or name an output that ends in .jsonl.")
         search = config.search
         if config.translations:
@@ -153,6 +165,36 @@ class FileTranslation:
                     tqdm.write(f"stopped after {number:,} lines; the same command resumes", file=sys.stderr)
                 sys.exit(INTERRUPTED_EXIT_CODE)
         return refused
+
+    def run_document(self) -> int:
+        """Write an HTML document, translated text by text; return how many texts were refused, which stay untranslated."""
+        config = self.config
+        document = _read_document(config.input)
+        if config.output is not None:
+            require_not_of_a_run(Path(config.output))
+        output = Output(config.output, read=[config.input, config.search.terminology])
+        requests = [Request(markup.text, markup=markup) for markup in document.texts]
+        groups = (requests[first : first + CHUNK] for first in range(0, len(requests), CHUNK))
+        with ready(self.job, workers=config.workers) as translate:
+            translations = [translation for answers in translate(groups) for translation, _ in answers]
+        texts = []
+        for request, markup, translation in zip(requests, document.texts, translations, strict=True):
+            for notice in notices(Line(request), translation):
+                log(f"{markup.plain[:40]!r}: {notice}")
+            texts.append(markup.source if translation.refused else translation.text)
+        with output.opened() as written:
+            written.write(document.join(texts).encode())
+            written.flush()
+        return sum(bool(translation.refused) for translation in translations)
+
+    def _require_document(self) -> None:
+        config = self.config
+        if config.output_format not in ("auto", "html"):
+            raise UserError(f"output_format={config.output_format}: HTML becomes HTML. Leave it out, or add input_format=text.")
+        if config.translations:
+            raise UserError("translations: cannot be scored in HTML. Give text or jsonl.")
+        if config.search.n_best > 1:
+            raise UserError(f"search.n_best={config.search.n_best}: an HTML document has one translation. Leave it at 1.")
 
     def _record(self) -> dict[str, Any]:
         """Return all that shapes the output, by the options' names."""
@@ -218,6 +260,21 @@ class FileTranslation:
             problem = problem or "too long, or in no language of the model; not scored"
         scored = format_score(line, given.text, None if problem else details, problem, self.output_format)
         return Answer(number, line.size, scored, bool(problem), [problem] * bool(problem))
+
+
+def _read_document(name: str | None) -> Document:
+    """Read an HTML file, or stdin without a name; UserError if it is too large or not UTF-8."""
+    place = "stdin" if name is None else f"input={name}"
+    try:
+        with open_input(name) as file:
+            content = file.read(LONGEST + 1)
+        if len(content) > LONGEST:
+            raise UserError(f"{place}: {TOO_LONG}. Split the document.")
+        return parse_html(content.decode())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place}: not UTF-8 at byte {error.start + 1:,}. Convert it to UTF-8.") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{place}: damaged .gz file: {error}") from error
 
 
 def _version(file: str | Path | None) -> list[Any]:

@@ -20,7 +20,7 @@ from translator.inference.details import Details
 from translator.inference.translation import Given, Request, Translation, decoded
 from translator.runtime.errors import UserError
 
-Format = Literal["text", "jsonl"]
+Format = Literal["text", "jsonl", "html"]
 # Bytes read together: some hundred lines, enough for full batches, and few enough to answer soon.
 READ_BYTES = 1 << 16
 # Most bytes of a line. One more of a longer line is kept, to refuse it.
@@ -43,10 +43,11 @@ class Line:
 
 
 def choose_format(name: str | None, chosen: Format | Literal["auto"]) -> Format:
-    """Return the format chosen, or that of a file's name: jsonl if it ends in .jsonl or .jsonl.gz."""
+    """Return the format chosen, or that of a file's name: jsonl if it ends in .jsonl or .jsonl.gz, html for .html and .htm."""
     if chosen != "auto":
         return chosen
-    return "jsonl" if name is not None and name.removesuffix(".gz").endswith(".jsonl") else "text"
+    plain = (name or "").removesuffix(".gz").lower()
+    return "jsonl" if plain.endswith(".jsonl") else "html" if plain.endswith((".html", ".htm")) else "text"
 
 
 def parse(line: bytes, form: Format) -> Line:

@@ -158,7 +158,7 @@ class Translator:
         translations = self.translate([Request(markup.text, markup=markup) for markup in document.texts], search)
         for markup, translation in zip(document.texts, translations, strict=True):
             if translation.refused:
-                raise UserError(f"{markup.text[:40]!r}: {translation.refused}")
+                raise UserError(f"{markup.plain[:40]!r}: {translation.refused}")
         return document.join([translation.text for translation in translations])
 
     def stream(self, texts: Iterable[str | bytes | Request], search: SearchConfig | None = None) -> Iterator[Translation]:

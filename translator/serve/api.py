@@ -23,7 +23,8 @@ from translator.config.commands import ServeConfig
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Full
 from translator.serve.connections import known_hosts, known_origins
-from translator.serve.service import Answers, Service, Unanswerable, served_code, texts_of, untouched, warnings_of
+from translator.serve.service import Answers, Service, Text, Unanswerable, served_code, texts_of, untouched, warnings_of
+from translator.text.html import parse_html
 from translator.text.language import name_of
 
 TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a translation
@@ -45,13 +46,13 @@ def _require_unicode(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_require_unicode)]
+Unicode = Annotated[str, AfterValidator(_require_unicode)]
 
 
 class Fields(BaseModel):
     """Fields of every request."""
 
-    api_key: Text = ""
+    api_key: Unicode = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,16 +64,16 @@ class Fields(BaseModel):
 class Detection(Fields):
     """The fields of /detect."""
 
-    q: Text
+    q: Unicode
 
 
 class Translation(Fields):
     """The fields of /translate and /details."""
 
-    q: Text | list[Text]
-    source: Text
-    target: Text
-    format: Text = "text"
+    q: Unicode | list[Unicode]
+    source: Unicode
+    target: Unicode
+    format: Unicode = "text"
     alternatives: Annotated[int, Field(ge=0)] = 0
 
     @property
@@ -130,11 +131,11 @@ class Api:
         self.max_alternatives = config.search.most_outputs - 1
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
-        """Answer /translate: lists if `q` is a list."""
-        answers, detected = await self._translate(fields, explained=False)
+        """Answer /translate: lists if `q` is a list, HTML if it is HTML."""
+        texts, answers, detected = await self._translate(fields, explained=False)
         ranked = [
             texts_of(text, lines, 1 + fields.alternatives, self.config.search)
-            for text, lines in zip(fields.texts, answers, strict=True)]
+            for text, lines in zip(texts, answers, strict=True)]
         by_text: dict[str, list[Any]] = {"translatedText": [texts[0] for texts in ranked]}
         if fields.alternatives:
             by_text["alternatives"] = [texts[1:] for texts in ranked]
@@ -146,11 +147,11 @@ class Api:
 
     async def details(self, fields: Translation) -> dict[str, Any]:
         """Answer /details: each text's lines, their sentences, token by token."""
-        answers, detected = await self._translate(fields, explained=True)
-        for text, lines in zip(fields.texts, answers, strict=True):
+        texts, answers, detected = await self._translate(fields, explained=True)
+        for text, lines in zip(texts, answers, strict=True):
             texts_of(text, lines, 1, self.config.search)  # raises if a line has no translation
-        texts = [[[answer.explanation for answer in line] for line in lines] for lines in answers]
-        return {"texts": texts} | ({"detectedLanguage": detected} if detected else {})
+        explained = [[[answer.explanation for answer in line] for line in lines] for lines in answers]
+        return {"texts": explained} | ({"detectedLanguage": detected} if detected else {})
 
     async def detect(self, fields: Detection) -> list[dict[str, Any]]:
         """Answer /detect."""
@@ -178,24 +179,27 @@ class Api:
         return {
             "status": "ok", "waiting": batcher.waiting, "sentences": batcher.sentences_done, "batches": batcher.batches_done}
 
-    async def _translate(self, fields: Translation, *, explained: bool) -> tuple[list[Answers], list[dict[str, Any]] | None]:
-        """Return the answers to each text, and the languages detected if `source` is auto."""
+    async def _translate(
+        self, fields: Translation, *, explained: bool
+    ) -> tuple[Sequence[Text], list[Answers], list[dict[str, Any]] | None]:
+        """Return the texts, the answers to each, and the languages detected if `source` is auto."""
         self._require_key(fields)
         self._require_limits(fields.texts)
         if fields.alternatives > self.max_alternatives:
             raise Unanswerable(f"Invalid request: alternatives parameter must be <= {self.max_alternatives}")
-        if fields.format != "text":
+        if fields.format not in (("text",) if explained else ("text", "html")):
             raise Unanswerable(f"{fields.format} format is not supported")
+        texts: Sequence[Text] = list(map(parse_html, fields.texts)) if fields.format == "html" else fields.texts
         source, target = (served_code(code, self.service.codes) for code in (fields.source, fields.target))
-        detected, sources = None, [source] * len(fields.texts)
+        detected, sources = None, [source] * len(texts)
         if source == "auto":
-            detected = [await self._language_of(text, target) for text in fields.texts]
+            detected = [await self._language_of(text if isinstance(text, str) else text.plain, target) for text in texts]
             sources = [language["language"] for language in detected]
         foreign = [i for i, language in enumerate(sources) if detected is None or language != target]
         translated = await self.service.translate(
-            [fields.texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, explained)
+            [texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, explained)
         answers = dict(zip(foreign, translated, strict=True))
-        return [answers.get(i) or untouched(text) for i, text in enumerate(fields.texts)], detected
+        return texts, [answers.get(i) or untouched(text) for i, text in enumerate(texts)], detected
 
     async def _language_of(self, text: str, target: str) -> dict[str, Any]:
         """Return the target if the text clearly is in it, else the likeliest of its sources, or the only one."""

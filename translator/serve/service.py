@@ -19,7 +19,9 @@ from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 from translator.serve.batcher import Batcher
+from translator.text.html import Document
 from translator.text.language import name_of, rank_languages
+from translator.text.markup import Markup
 from translator.text.tokenizer import EOS_ID
 
 DECIMALS = 3  # of the numbers sent
@@ -47,7 +49,8 @@ class Answer:
     explanation: dict[str, Any] | None
 
 
-Answers = list[list[Answer]]  # of a text, by line and sentence
+Text = str | Document  # a document is HTML
+Answers = list[list[Answer]]  # of a text, by line, or text of a document, and sentence
 
 
 class Service:
@@ -77,7 +80,7 @@ class Service:
         return await asyncio.to_thread(self.detector.detect, text)
 
     async def translate(
-        self, texts: Sequence[str], sources: Sequence[str], target: str, n_best: int = 1, explained: bool = False
+        self, texts: Sequence[Text], sources: Sequence[str], target: str, n_best: int = 1, explained: bool = False
     ) -> list[Answers]:
         """Return the answers for each text. `sources`: the language of each text."""
         kinds = [Kind(source, target, n_best, explained) for source in sources]
@@ -86,8 +89,8 @@ class Service:
             [(kind, unit) for kind, lines in zip(kinds, plans, strict=True) for line in lines for unit in line]))
         return [[[next(answers) for _ in line] for line in lines] for lines in plans]
 
-    def _plan(self, kind: Kind, text: str) -> list[list[Unit]]:
-        """Split a text into lines, and these into sentences to search for."""
+    def _plan(self, kind: Kind, text: Text) -> list[list[Unit]]:
+        """Split a text into lines, or a document into its texts, and these into sentences to search for."""
         for code in (kind.source, kind.target):
             if code not in self.codes:
                 raise Unanswerable(f"{code} is not supported")
@@ -96,10 +99,10 @@ class Service:
             raise Unanswerable(f"{name_of(kind.target)} ({kind.target}) is not available as a target language from "
                                f"{name_of(kind.source)} ({kind.source})")
         lines = []
-        for number, line in enumerate(text.split("\n"), 1):
-            plan = translator.plan(_request(line.removesuffix("\r"), translator, kind.target), self.search)
+        for number, line in enumerate(_lines(text), 1):
+            plan = translator.plan(_request(line, translator, kind.target), self.search)
             if isinstance(plan, str):
-                raise Unanswerable(f"line {number}: {plan}")
+                raise Unanswerable(f"{_place(text, number)}: {plan}")
             lines.append(plan)
         return lines
 
@@ -112,22 +115,31 @@ class Service:
         return list(map(Answer, translations, explanations))
 
 
-def _request(line: str, translator: Translator, target: str) -> Request:
+def _lines(text: Text) -> list[str | Markup]:
+    """Return what is translated one by one."""
+    return list(text.texts) if isinstance(text, Document) else [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def _place(text: Text, number: int) -> str:
+    return f"text {number} of the document" if isinstance(text, Document) else f"line {number}"
+
+
+def _request(line: str | Markup, translator: Translator, target: str) -> Request:
     """Return a line, tagged with the target language if the model has several."""
-    return Request((tag_of(target) if translator.source_tokenizer.tags else "") + line)
+    tag = tag_of(target) if translator.source_tokenizer.tags else ""
+    return Request(tag + line) if isinstance(line, str) else Request(tag + line.text, markup=line)
 
 
-def texts_of(text: str, lines: Answers, n_best: int, search: SearchConfig) -> list[str]:
+def texts_of(text: Text, lines: Answers, n_best: int, search: SearchConfig) -> list[str]:
     """Join the translations of a text's lines, the best first, without repetitions. Line breaks are kept."""
     by_line = []
-    for number, (line, answers) in enumerate(zip(text.split("\n"), lines, strict=True), 1):
+    for number, answers in enumerate(lines, 1):
         translation = join_allowed([answer.translation for answer in answers], search.banned)
         if translation.refused:
-            raise Unanswerable(f"line {number}: {translation.refused}")
-        end = "\r" if line.endswith("\r") else ""
-        by_line.append([text + end for text in translation.texts])
-    ranked = ("\n".join(texts[min(rank, len(texts) - 1)] for texts in by_line) for rank in range(n_best))
-    return list(dict.fromkeys(ranked))
+            raise Unanswerable(f"{_place(text, number)}: {translation.refused}")
+        by_line.append(translation.texts)
+    ranked = ([texts[min(rank, len(texts) - 1)] for texts in by_line] for rank in range(n_best))
+    return list(dict.fromkeys(_join(text, translations) for translations in ranked))
 
 
 def warnings_of(lines: Answers) -> list[str]:
@@ -135,9 +147,16 @@ def warnings_of(lines: Answers) -> list[str]:
     return list(dict.fromkeys(warning for line in lines for answer in line for warning in answer.translation.warnings))
 
 
-def untouched(text: str) -> Answers:
+def _join(text: Text, translations: Sequence[str]) -> str:
+    if isinstance(text, Document):
+        return text.join(translations)
+    ends = ("\r" if line.endswith("\r") else "" for line in text.split("\n"))
+    return "\n".join(translation + end for translation, end in zip(translations, ends, strict=True))
+
+
+def untouched(text: Text) -> Answers:
     """Return the lines of a text as their own translations."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    lines = (line if isinstance(line, str) else line.source for line in _lines(text))
     return [[Answer(Translation((line,)), untranslated(line, line))] for line in lines]
 
 
@@ -150,7 +169,8 @@ def explain(
         for translation in translations for source, _ in translation.pairs for hypothesis in translation.hypotheses], options))
     for unit, translation in zip(units, translations, strict=True):
         if not translation.pairs:
-            yield untranslated(unit.text, translation.text) if translation.text else {"source": [unit.text], "translations": []}
+            source = unit.markup.source if unit.markup else unit.text
+            yield untranslated(source, translation.text) if translation.text else {"source": [source], "translations": []}
             continue
         [(source, _)], [form] = translation.pairs, translation.forms
         tags, explained = translator.source_tokenizer.count_tags(source), []
@@ -163,7 +183,8 @@ def explain(
                 for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
             explained.append({"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit,
                               "tokens": tokens})
-        yield {"source": form.source_parts(translator.source_tokenizer.spans(form.text)), "translations": explained,
+        spans = form.source_parts(translator.source_tokenizer.spans(form.text))
+        yield {"source": unit.markup.spread(spans) if unit.markup else spans, "translations": explained,
                "warnings": translation.warnings}
 
 

@@ -45,6 +45,11 @@ class Document:
     def texts(self) -> list[Markup]:
         return [part for part in self.parts if isinstance(part, Markup)]
 
+    @property
+    def plain(self) -> str:
+        """The texts without tags, one a line."""
+        return "\n".join(markup.plain for markup in self.texts)
+
     def join(self, translations: Sequence[str]) -> str:
         """Return the document with a translation, in HTML, in the place of each text."""
         found = iter(translations)

@@ -44,6 +44,11 @@ class Markup:
         texts = [self.encode(self.text[start:end]) for start, end in zip(places, places[1:], strict=False)]
         return texts[0] + "".join(tag.source + text for tag, text in zip(self.tags, texts[1:], strict=True))
 
+    @property
+    def plain(self) -> str:
+        """The text, without what stands for objects."""
+        return self.without_objects().text
+
     def encode(self, text: str) -> str:
         """Return a part of the text, or of its translation, as it is written beside tags."""
         return "".join(self.objects.get(character) or self.spellings.get(character, character) for character in text)
@@ -66,6 +71,10 @@ class Markup:
             markups.append(dataclasses.replace(self, text=part, tags=tags))
             rest, start = rest[count:], end
         return markups
+
+    def spread(self, spans: Sequence[str]) -> list[str]:
+        """Return the spans that a text is cut into with the tags, each in the span after it: joined, they are the source."""
+        return [part.source for part in self.split(spans)]
 
     def without_start(self, length: int) -> Markup:
         """Return the markup without this many characters, but with all tags."""

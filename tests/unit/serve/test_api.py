@@ -8,6 +8,7 @@ import dataclasses
 import http.client
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -326,6 +327,42 @@ def test_a_text_in_another_language_is_warned_of(server):
     assert (known["warnings"], foreign["warnings"]) == ([], [warning])
 
 
+POST = (
+    '<p><span class="h-card"><a href="https://x.example/@tom">@<span>tom</span></a></span> <b>She sees two houses.</b><br />'
+    'The dog wants <a href="/a?b=1&amp;c=2">red apples</a>.</p>\n<pre>She &amp; he</pre>')
+
+
+def test_html_is_translated_and_its_tags_stay(server, by_command_line):
+    def ask(q: str | list[str], **fields: object) -> Any:
+        status, answer = server.post("/translate", {"q": q, "source": "en", "target": "de", "format": "html"} | fields)
+        assert status == 200, answer
+        return answer
+
+    best = [line.split("\t")[0] for line in by_command_line]
+    page = "".join(f"<li class='x'>{text}</li>\n" for text in TEXTS)
+    assert ask(page)["translatedText"] == "".join(f"<li class='x'>{text}</li>\n" for text in best)
+    assert ask([page, TEXTS[0], "<hr>"])["translatedText"] == [ask(page)["translatedText"], best[0], "<hr>"]
+    post = ask(POST)["translatedText"]
+    assert sorted(re.findall("<.*?>", post)) == sorted(re.findall("<.*?>", POST))
+    assert post.startswith(POST[: POST.index(" <b>")])
+    assert post.endswith("\n<pre>She &amp; he</pre>")
+    assert re.search(r'<a href="/a\?b=1&amp;c=2">[^<]+</a>', post)
+    assert ask(POST, source="auto")["detectedLanguage"]["language"] == "en"
+    german = "<p>Das ist <b>mein</b> Haus, und der Hund &amp; die Katze wohnen hier.</p>"
+    assert ask(german, source="auto")["translatedText"] == german
+    assert len(set(ask("<i>She</i> sees", alternatives=2)["alternatives"])) == 2
+    status, answer = server.post("/details", WHOLE | {"format": "html"})
+    assert (status, answer["error"]) == (400, "html format is not supported")
+
+
+def test_details_of_a_line_with_tags_spell_it(server):
+    line = "<i>She sees</i> two <b>houses</b>."
+    _, answer = server.post("/details", WHOLE | {"q": line})
+    [[[sentence]]] = answer["texts"]
+    assert "".join(sentence["source"]) == line
+    assert sentence["translations"][0]["text"].count("<") == 4
+
+
 def test_details_spell_the_text_and_its_translations(server, by_command_line):
     q = f"{TEXTS[0]}\n{TEXTS[1]}"
     status, answer = server.post("/details", {"q": q, "source": "en", "target": "de", "alternatives": 2})
@@ -355,7 +392,7 @@ REFUSED = [
     (WHOLE | {"source": "xx"}, 400, "xx is not supported"),
     (WHOLE | {"target": "en"}, 400, "English (en) is not available as a target language from English (en)"),
     (WHOLE | {"source": "auto", "target": "xx"}, 400, "xx is not supported"),
-    (WHOLE | {"format": "html"}, 400, "html format is not supported"),
+    (WHOLE | {"format": "rtf"}, 400, "rtf format is not supported"),
     (WHOLE | {"alternatives": 99}, 400, "Invalid request: alternatives parameter must be <= 4"),
     (WHOLE | {"alternatives": -1}, 400, "Invalid request: alternatives parameter: "),
     (WHOLE | {"alternatives": "many"}, 400, "Invalid request: alternatives parameter: "),

@@ -12,11 +12,11 @@ from translator.text.html import SPACES, parse_html
 from translator.text.markup import strip_tags
 
 FRAGMENTS = (
-    "Hello", "tea", "ü", "7", " ", "  ", "\n", ",", ".", "<", ">", "&", "&amp;", "&lt;", "&nbsp;", "\u00a0", "&#39;", "&quot", "'",
-    '"', "<b>", "</b>", '<a href="x>y">', "</a>", "<I>", "</i >", "<br>", "<br/>", "<p>", "</p>", "<li>", "</li>", "</div>",
-    "<div class=notranslate>", "<span translate='no'>", "</span>", "<code>", "</code>", "<pre>", "</pre>", "<script>", "</script>",
-    "<style>", "<!-- c -->", "<!--", "<!DOCTYPE html>", "<?x y?>", "<![CDATA[z]]>", "<img alt='a'>", "<x id=1/>", "</x>", "<b", "</",
-    "@tom", "\U000f0000", "\x00", "\r\n")
+    "Hello", "tea", "ü", "7", " ", "  ", "\n", ",", ".", "<", ">", "&", "&amp;", "&lt;", "&nbsp;", "\xa0", "&#39;",
+    "&quot", "'", '"', "<b>", "</b>", '<a href="x>y">', "</a>", "<I>", "</i >", "<br>", "<br/>", "<p>", "</p>", "<li>",
+    "</li>", "</div>", "<div class=notranslate>", "<span translate='no'>", "</span>", "<code>", "</code>", "<pre>",
+    "</pre>", "<script>", "</script>", "<style>", "<!-- c -->", "<!--", "<!DOCTYPE html>", "<?x y?>", "<![CDATA[z]]>",
+    "<img alt='a'>", "<x id=1/>", "</x>", "<b", "</", "@tom", "\U000f0000", "\x00", "\r\n")
 TIDY = (
     "Hello", "tea", "drinks", " ", "&amp;", "&lt;", "&nbsp;", "<b>", "</b>", "<i>", "</i>", "<p>", "</p>", "<br>", "<!-- c -->",
     "<code>x &amp; y</code>", '<img alt="a">', "<span translate=no>No</span>", "<ul>\n  <li>", "</li>\n</ul>")

@@ -41,7 +41,7 @@ class _Item:
     start: int
     end: int
     source: str
-    spaces: tuple[bool, bool] = (False, False)  # to have before and after it
+    neighbours: tuple[str, str] = ("", "")  # of a point: the characters of the source before and after it
 
 
 def restore_tags(
@@ -130,11 +130,11 @@ class _Setter:
         content, place = "", within[0]
         for item in sorted(self._items(element, atoms, within), key=lambda item: (item.start, item.end)):  # stable
             content += self.markup.encode(self.target[place : item.start])
-            if item.spaces[0] and content and not (content[-1].isspace() or content[-1] in OPENING):
+            if _apart(item.neighbours[0], content[-1:], OPENING):
                 content += " "
             content += item.source
             place = item.end
-            if item.spaces[1] and place < within[1] and not (self.target[place].isspace() or self.target[place] in CLOSING):
+            if _apart(item.neighbours[1], self.target[place : within[1]][:1], CLOSING):
                 content += " "
         return content + self.markup.encode(self.target[place : within[1]])
 
@@ -156,15 +156,17 @@ class _Setter:
             if child.number in covered:
                 spot = ranges[child.number]
             else:
-                beside = before is not None and before.end == child.start and before.number not in covered
-                start = spot[1] if beside else self._spot(child, element, atoms, within, taken)
+                start = self._spot(child, element, atoms, within, taken)
+                if before and before.number not in covered:  # those with no word between them keep their order
+                    between = self.markup.text[before.end : child.start]
+                    start = start if any(map(str.isalnum, between)) else max(start, spot[1]) if between else spot[1]
                 if child.point and child.point.kind != "point":  # its pair is elsewhere: such tags keep their order
                     start = reached = max(start, reached)
                 spot = start, self._end_of_spaces(start, child, spots, taken, within[1])
                 spots.append(start)
                 taken += [spot] * (spot[0] < spot[1])
             source = child.tags[0] + self._content(child, covered.get(child.number, (0, 0)), spot) + child.tags[1]
-            items.append(_Item(*spot, source, self._spaces(child)))
+            items.append(_Item(*spot, source, self._neighbours(child)))
             before = child
         return items
 
@@ -233,14 +235,21 @@ class _Setter:
             end += 1
         return end
 
-    def _spaces(self, child: _Element) -> tuple[bool, bool]:
-        """Return whether a point must have a space before and after it, as in the source."""
+    def _neighbours(self, child: _Element) -> tuple[str, str]:
+        """Return the characters before and after a point in the source, none where a tag comes first."""
         if child.point is None or child.point.kind != "point":
-            return False, False
+            return "", ""
         text, tags, number, place = self.markup.text, self.markup.tags, child.number, child.start
-        before = (text[:place][-1:].isspace() or child.point.spaced) and (number == 0 or tags[number - 1].place < place)
-        after = text[place : place + 1].isspace() and (number + 1 == len(tags) or tags[number + 1].place > place)
-        return before, after
+        before = "" if number and tags[number - 1].place == place else text[:place][-1:]
+        after = "" if number + 1 < len(tags) and tags[number + 1].place == place else text[place : place + 1]
+        return " " if child.point.spaced else before, after
+
+
+def _apart(source: str, target: str, marks: frozenset[str]) -> bool:
+    """Return whether a point needs a space beside a character of the translation, if this one was beside it in the source."""
+    if not source or not target or target.isspace():
+        return False
+    return target not in marks if source.isspace() else target.isalnum() and not source.isalnum()
 
 
 def _owner(children: Sequence[_Element], atom: Atom) -> _Element | None:

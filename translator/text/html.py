@@ -25,7 +25,8 @@ BLOCKS = frozenset((
 KEPT = frozenset((
     "code", "iframe", "kbd", "listing", "math", "noembed", "noframes", "object", "plaintext", "pre", "samp", "script",
     "style", "svg", "template", "textarea", "tt", "xmp"))
-# An element that holds no more than an address, a name or a tag is kept too: <a href="...">@<span>tom</span></a>.
+# An element that holds no more than an address, a name or a tag is kept too, as <a href="...">@<span>tom</span></a>. So is a
+# footnote's number: <sup>1</sup>.
 ADDRESS = re.compile(r"(?:[@#]|\w+://|www\.|mailto:|[\w.+-]+@\w)\S+")
 LARGEST_ADDRESS = 20  # tags and texts within such an element
 UNCLOSED = re.compile(r"<[A-Za-z/!?]")  # in text: a tag that the end of the document cut off
@@ -156,8 +157,11 @@ def _kept_end(events: Sequence[_Event], number: int, ends: Mapping[int, int]) ->
         # Never closed: it ends at the next block or, if it is one, at the next of its name.
         ending = {event.name} if event.name in BLOCKS else BLOCKS
         return end or next((i for i in range(number + 1, len(events)) if events[i].name in ending), len(events))
-    short = event.name not in BLOCKS and end is not None and end - number <= LARGEST_ADDRESS
-    return end if short and ADDRESS.fullmatch(_text_of(events[number:end])) else None
+    if event.name in BLOCKS or end is None or end - number > LARGEST_ADDRESS:
+        return None
+    text = _text_of(events[number:end])
+    footnote = event.name == "sup" and not any(map(str.isalpha, text))
+    return end if footnote or ADDRESS.fullmatch(text) else None
 
 
 def _text_of(events: Sequence[_Event]) -> str:

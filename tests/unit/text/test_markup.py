@@ -58,7 +58,8 @@ def test_the_texts_of_html(html, texts):
 
 @pytest.mark.parametrize("kept", [
     "<code>make test</code>", '<span translate="no">Acme <b>Corp</b></span>', '<a href="/tom">@<span>tom</span></a>',
-    '<a href="https://x.example/a"><span class="invisible">https://</span>x.example/a</a>', '<a class="hashtag">#tea</a>'])
+    '<a href="https://x.example/a"><span class="invisible">https://</span>x.example/a</a>', '<a class="hashtag">#tea</a>',
+    '<sup><a href="#f1">[1]</a></sup>'])
 def test_what_is_not_translated_is_one_object(kept):
     [markup] = parse_html(f"<p>See {kept}, please</p>").texts
     [standing] = markup.objects

@@ -11,6 +11,7 @@ from translator.inference.planning import Planner, Unit
 from translator.inference.ranking import as_line
 from translator.inference.translation import Given, Request, Translation
 from translator.search.hypothesis import Ids
+from translator.text.markup import strip_tags
 from translator.text.surface_form import SurfaceForm
 from translator.text.tokenizer import EOS_ID, Tokenizer
 
@@ -30,7 +31,7 @@ def as_translated(source: str, given: Given, planner: Planner, search: SearchCon
         ways = ways if isinstance(plan, str) else [plan, *ways]
     outputs: Sequence[Ids] = _by_sentence(planner.target_tokenizer.ids_of(given.pieces))
     for units in ways:
-        if given.text and _spelled(units, outputs, planner.target_tokenizer) == _unspaced(given.text):
+        if given.text and _spelled(units, outputs, planner.target_tokenizer) == _unspaced(_plain(given.text, units)):
             inputs = [unit.ids for unit in units if not unit.is_nothing]
             break
     else:
@@ -39,6 +40,12 @@ def as_translated(source: str, given: Given, planner: Planner, search: SearchCon
     if max(map(len, (*inputs, *outputs)), default=0) > planner.longest_source(search):
         return Translation()
     return Translation(pairs=tuple(zip(inputs, outputs, strict=True)), forms=tuple(unit.form for unit in units))
+
+
+def _plain(text: str, units: Sequence[Unit]) -> str:
+    """Return a translation of these units without tags, if they have any."""
+    markup = strip_tags(text) if any(unit.markup for unit in units) else None
+    return markup.text if markup else text
 
 
 def _by_sentence(ids: list[int]) -> list[Ids]:
@@ -62,6 +69,6 @@ def _unspaced(text: str) -> str:
 def _as_one(ways: Sequence[list[Unit]], text: str) -> tuple[list[Unit], str]:
     """Return the source as one unit, in its surface form if a model's output can spell `text` so; and that output."""
     [first, *_], whole = ways[0], ways[-1]
-    if len(ways[0]) == 1 and not first.is_nothing and (output := first.form.model_output(text)) is not None:
+    if len(ways[0]) == 1 and not first.is_nothing and (output := first.form.model_output(_plain(text, ways[0]))) is not None:
         return ways[0], output
     return whole, text

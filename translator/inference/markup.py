@@ -89,6 +89,10 @@ def set_tags(markup: Markup, translation: str, alignment: WordAlignment) -> str:
 
     An element covers the words that are aligned to its own. Each tag is set exactly once, and no two elements cross.
     """
+    kept = [character for character in markup.objects if translation.count(character) == 1]
+    if len(kept) < len(markup.objects):  # what stands for an object is lost or doubled
+        translation = "".join(character for character in translation if character in kept or character not in markup.objects)
+        markup = markup.without_objects(kept)
     before, inner, after = markup.edges()
     text = inner.text
     leading, trailing = len(text) - len(text.lstrip()), len(text.rstrip())

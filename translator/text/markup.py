@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -81,20 +81,21 @@ class Markup:
         tags = tuple(dataclasses.replace(tag, place=max(0, tag.place - length)) for tag in self.tags)
         return dataclasses.replace(self, text=self.text[length:], tags=tags)
 
-    def without_objects(self) -> Markup:
-        """Return the markup with a point in the place of each object, for vocabularies that lack placeholders."""
+    def without_objects(self, kept: Collection[str] = ()) -> Markup:
+        """Return the markup with a point in the place of each object that is not `kept`."""
         text, tags, rest = "", [], list(self.tags)
         for place, character in enumerate(self.text):
             while rest and rest[0].place <= place:
                 tags.append(dataclasses.replace(rest.pop(0), place=len(text)))
-            if character in self.objects:
+            if character in self.objects and character not in kept:
                 beside_tag = bool(tags) and tags[-1].place == len(text)
                 spaced = text[-1:] == " " and place + 1 < len(self.text) and not beside_tag
                 text = text[:-1] if spaced else text
                 tags.append(Tag(len(text), self.objects[character], "point", spaced=spaced))
             else:
                 text += character
-        return Markup(text, (*tags, *(dataclasses.replace(tag, place=len(text)) for tag in rest)), {}, self.spellings)
+        tags += [dataclasses.replace(tag, place=len(text)) for tag in rest]
+        return Markup(text, tuple(tags), {character: self.objects[character] for character in kept}, self.spellings)
 
     def edges(self) -> tuple[str, Markup, str]:
         """Return what comes before the first and after the last word, as written, and the markup between.

@@ -120,8 +120,19 @@ def test_a_model_that_spells_otherwise_is_followed():
     assert set_tags(markup, "• HEUTE an tom@x.example SCHREIBEN", alignment) == "• HEUTE an <b>tom@x.example</b> SCHREIBEN"
 
 
+def test_objects_that_a_model_loses_or_doubles_come_once():
+    [markup] = parse_html("<p>Run <code>a</code> or <code>b</code> now</p>").texts
+    [first, second] = markup.objects
+    for target in (f"{first} jetzt", f"{first} {first} jetzt {second}", "jetzt", f"jetzt {second}, {first}"):
+        words = words_of(markup.text), words_of(target)
+        output = set_tags(markup, target, WordAlignment(*words, [(len(words[0]) - 1, words[1].index("jetzt"))]))
+        assert sorted(re.findall("<code>.</code>", output)) == ["<code>a</code>", "<code>b</code>"]
+        assert not set(output) & {first, second}
+        assert "jetzt" in output.split()
+
+
 def test_deep_nesting_ends_in_no_recursion():
-    source = "x " + "<b>" * 2000 + "y</b>" * 1000 + " z" + "</b>" * 1000 + " w"
+    source = "x " + "<b>" * 1500 + "y" + "</b>" * 1500 + " z"
     markup = strip_tags(source)
     assert markup is not None
     assert copied(markup) == source

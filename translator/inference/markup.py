@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from translator.inference.details import align_words
 from translator.inference.planning import Unit
-from translator.inference.projection import WORD, Atom, Range, WordAlignment, project
+from translator.inference.projection import Atom, Range, WordAlignment, project
 from translator.inference.translation import Translation
 from translator.search.hypothesis import Ids
 from translator.search.scoring import Rating
@@ -151,7 +151,7 @@ class _Setter:
             if span := _best_span([1 if owner is child else None if owner else -1 for owner in owners]):
                 covered[child.number] = atoms[0] + span[0], atoms[0] + span[1]
         for child in wide:
-            if child.number not in covered and WORD.search(self.markup.text[child.start : child.end]):
+            if child.number not in covered and any(map(str.isalnum, self.markup.text[child.start : child.end])):
                 self._cover_nearest(child, element, atoms, within, owners, covered)
         ranges = self._ranges(element.children, covered, within)
         taken, spots, items = list(ranges.values()), list[int](), list[_Item]()

@@ -169,8 +169,8 @@ def explain(
         for translation in translations for source, _ in translation.pairs for hypothesis in translation.hypotheses], options))
     for unit, translation in zip(units, translations, strict=True):
         if not translation.pairs:
-            source = unit.markup.source if unit.markup else unit.text
-            yield untranslated(source, translation.text) if translation.text else {"source": [source], "translations": []}
+            written = unit.markup.source if unit.markup else unit.text
+            yield untranslated(written, translation.text) if translation.text else {"source": [written], "translations": []}
             continue
         [(source, _)], [form] = translation.pairs, translation.forms
         tags, explained = translator.source_tokenizer.count_tags(source), []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from translator.inference.details import align_words
+from translator.inference.alignment import align_words
 from translator.inference.planning import Unit
 from translator.inference.projection import Atom, Range, WordAlignment, project
 from translator.inference.translation import Translation
@@ -48,7 +48,7 @@ def restore_tags(
     units: Sequence[Unit], translations: Sequence[Translation], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer,
     rate: Callable[[Sequence[tuple[Ids, Ids]]], Sequence[Rating]],
 ) -> list[Translation]:
-    """Return translations with the tags of their sources. `rate` gives the attention, where a tag is between words."""
+    """Return translations with the tags of their sources. `rate` gives the evidence, where a tag is between words."""
     def pairs_of(unit: Unit, translation: Translation) -> list[tuple[Ids, Ids]]:
         between = unit.markup is not None and unit.markup.edges()[1].tags
         if not between or not translation.pairs:
@@ -76,7 +76,7 @@ def _align(pair: tuple[Ids, Ids], rating: Rating, *tokenizers: Tokenizer) -> Wor
     source, target = (
         [WORD_START + piece if is_unspaced(piece) else piece for piece in tokenizer.pieces(ids[skipped:-1])]
         for ids, tokenizer, skipped in zip(pair, tokenizers, tags, strict=True))
-    links = align_words(rating.attention[tags[1] :, tags[0] :], source, target)
+    links = align_words(rating.alignment[tags[1] :, tags[0] :], source, target)
     return WordAlignment(_words(source), _words(target), links)
 
 

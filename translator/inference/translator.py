@@ -224,7 +224,9 @@ class Translator:
 
         Pairs that `details` does not rate are left out.
         """
-        pairs = [pair for both in zip(sources, map(Given, references), strict=True) for pair in self._pairs(*both, search)]
+        pairs = [
+            pair for source, reference in zip(sources, references, strict=True)
+            for pair in as_translated(source, Given(reference), self.planner, search).pairs]
 
         def work(batch: list[tuple[Ids, Ids]]) -> list[tuple[Tensor, Tensor]]:
             return predictions(self.models, [source for source, _ in batch], [output for _, output in batch], self.device)

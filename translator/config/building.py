@@ -113,11 +113,11 @@ def to_yaml(config: Any) -> str:
 
 
 def by_dotted_name(config: Any) -> dict[str, Any]:
-    """Return all options by name, with the options of groups as `group.option`."""
+    """Return all options by name, with the options of groups as `group.option`, or `group.inner.option`."""
     flat: dict[str, Any] = {}
     for name, value in vars(config).items():
-        inner = {f"{name}.{key}": option for key, option in vars(value).items()} if dataclasses.is_dataclass(value) else {}
-        flat |= inner or {name: value}
+        inner = by_dotted_name(value) if dataclasses.is_dataclass(value) else None
+        flat |= {name: value} if inner is None else {f"{name}.{key}": option for key, option in inner.items()}
     return flat
 
 

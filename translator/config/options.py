@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from translator.config.augmentation import AugmentConfig
 from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.languages import is_tag, tag_of
 from translator.runtime.errors import UserError
@@ -70,6 +71,7 @@ class DataConfig(Options):
     foreign_odds: Annotated[float, Field(ge=1, le=1e6)] | None = None
     cache: Text
     workers: Count | None = None
+    augment: AugmentConfig = AugmentConfig()
 
     def __post_init__(self) -> None:
         for side in ("source", "target"):

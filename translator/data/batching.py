@@ -8,14 +8,20 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from translator.config.augmentation import AugmentConfig
+from translator.data.augmentation import Augmenter
 from translator.runtime.seeds import derive_seed
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
 DROPOUT, SEGMENTATION = 1, 2  # purposes of derived seeds
+SIDES = ("source", "target")
+
+Replacements = dict[int, tuple[str, list[int]]]  # texts and their ids, by place in a batch
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,27 @@ def _padded(lengths: np.ndarray, ids: np.ndarray) -> Tensor:
     return torch.from_numpy(padded)
 
 
+def _replaced(ids: pa.ChunkedArray, new: Replacements) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of sequences of ids and the ids concatenated, with some sequences replaced."""
+    lengths, flat = pc.list_value_length(ids).to_numpy(), pc.list_flatten(ids).to_numpy()
+    if not new:
+        return lengths, flat
+    sequences = np.split(flat, np.cumsum(lengths)[:-1])
+    for place, (_, replacement) in new.items():
+        sequences[place] = np.array(replacement)
+    return np.fromiter(map(len, sequences), np.int64, len(sequences)), np.concatenate(sequences)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The plan of an epoch."""
+
+    number: int
+    batches: list[np.ndarray]  # rows of each
+    lengths: Sequence[np.ndarray]  # of sources and of targets, as planned with
+    drawn: np.ndarray  # which kinds of augmentation each row gets: (kinds, rows)
+
+
 @dataclass
 class BatchSource:
     """Return any batch of any epoch of a tokenised dataset, planned for a budget of `max_tokens` a side."""
@@ -133,24 +160,34 @@ class BatchSource:
     seed: int
     longest: int | None = None  # most tokens of a sampled segmentation; None: as many as fit into the batch
     sampling: float = 0.0  # the alpha of `Tokenizer.sample`; 0 takes each sentence's best segmentation
+    augment: AugmentConfig = AugmentConfig()  # noqa: RUF009 frozen; shares of the pairs that are changed before encoding
 
     def __post_init__(self) -> None:
         self._ids = self.dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
+        self._texts = self.dataset.select_columns(list(SIDES))
         lengths = self.dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
         growth = self._growth() if self.sampling else 1.0
-        self._source_lengths = self._grown(lengths["source_length"].to_numpy(), growth)
-        self._target_lengths = self._grown(lengths["target_length"].to_numpy(), growth)
-        self._plan = dict[int, list[np.ndarray]]()
+        self._lengths = [self._grown(lengths[f"{side}_length"].to_numpy(), growth) for side in SIDES]
+        self._augmenter = Augmenter(self.augment, self.seed, self.tokenizers)
+        self._kind_growth = np.array(list(map(self._growth_by, self._augmenter.kinds)))
+        self._epoch: Epoch | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """Return the sentence indices of each batch of an epoch."""
-        if epoch not in self._plan:
-            self._plan = {epoch: plan_batches(
-                self._source_lengths, self._target_lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch)}
-        return self._plan[epoch]
+        return self._planned(epoch).batches
+
+    def _planned(self, number: int) -> Epoch:
+        if self._epoch is None or self._epoch.number != number:
+            drawn, lengths = self._augmenter.draw(number, len(self.dataset)), self._lengths
+            if self._augmenter.kinds:
+                growth = np.where(drawn, self._kind_growth[:, None], 1.0).max(axis=0)
+                lengths = [self._grown(side, growth) for side in lengths]
+            batches = plan_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=number)
+            self._epoch = Epoch(number, batches, lengths, drawn)
+        return self._epoch
 
     def batch(self, epoch: int, number: int) -> Batch:
-        batch = self._batch(self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
+        batch = self._batch(epoch, self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
         return replace(batch, seed=derive_seed(self.seed, DROPOUT, epoch, number))
 
     def of_sizes(self, epoch: int, *quantiles: float) -> list[Batch]:
@@ -158,27 +195,49 @@ class BatchSource:
         plan = self.plan(epoch)
         sizes = np.array([len(rows) for rows in plan])
         starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)
-        source, target = (
-            np.maximum.reduceat(lengths[rows], starts) for lengths in (self._source_lengths, self._target_lengths))
+        source, target = (np.maximum.reduceat(lengths[rows], starts) for lengths in self._planned(epoch).lengths)
         by_size = np.argsort(sizes * (source + target), kind="stable")
-        return [self._batch(plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
+        return [self._batch(epoch, plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
-    def _batch(self, rows: np.ndarray, *, seed: int) -> Batch:
+    def _batch(self, epoch: int, rows: np.ndarray, *, seed: int) -> Batch:
+        changed = self._changed(epoch, rows) if self._augmenter.kinds else ({}, {})
         if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]
-            return _batch_of(*(_padded(pc.list_value_length(side).to_numpy(), pc.list_flatten(side).to_numpy())
-                               for side in (ids["source_ids"], ids["target_ids"])))
+            return _batch_of(*(_padded(*_replaced(ids[f"{side}_ids"], new)) for side, new in zip(SIDES, changed, strict=True)))
         pairs = self.dataset[rows.tolist()]
+        for side, new in zip(SIDES, changed, strict=True):
+            for place, (text, ids) in new.items():
+                pairs[side][place], pairs[f"{side}_ids"][place] = text, ids
         return collate(*(self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
-                         for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True)))
+                         for side, tokenizer in zip(SIDES, self.tokenizers, strict=True)))
+
+    def _changed(self, epoch: int, rows: np.ndarray) -> tuple[Replacements, ...]:
+        """Return what augmentation changes, for each side. A pair that becomes too long for its batch stays plain."""
+        drawn = self._planned(epoch).drawn[:, rows]
+        places = np.flatnonzero(drawn.any(axis=0)).tolist()
+        plain = self._texts[rows[places].tolist()]
+        pairs = [self._augmenter.change(source, target, drawn[:, place], epoch=epoch, row=int(rows[place]))
+                 for place, source, target in zip(places, plain["source"], plain["target"], strict=True)]
+        changed = []
+        for side, texts, tokenizer in zip(SIDES, zip(*pairs, strict=True) if pairs else ((), ()), self.tokenizers, strict=True):
+            new = {place: text for place, text, old in zip(places, texts, plain[side], strict=True) if text != old}
+            encoded = zip(new.values(), tokenizer.encode(list(new.values())), strict=True)
+            changed.append(dict(zip(new, encoded, strict=True)))
+        room = self._room(len(rows))
+        too_long = {place for new in changed for place, (_, ids) in new.items() if len(ids) > room}
+        return tuple({place: new[place] for place in new if place not in too_long} for new in changed)
+
+    def _room(self, sentences: int) -> int:
+        """Return the most tokens of a side in a batch of this many."""
+        return min(self.max_tokens // sentences, self.longest or self.max_tokens)
 
     def _sample(self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int) -> list[list[int]]:
         """Return a random segmentation of each text, or the best one if the random one is too long."""
-        room = min(self.max_tokens // len(texts), self.longest or self.max_tokens)
+        room = self._room(len(texts))
         sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
         return [ids if len(ids) <= room else best_ids for ids, best_ids in zip(sampled, best, strict=True)]
 
-    def _grown(self, lengths: np.ndarray, growth: float) -> np.ndarray:
+    def _grown(self, lengths: np.ndarray, growth: float | np.ndarray) -> np.ndarray:
         """Return the lengths to plan with: growth stops at the budget, and what exceeds the budget stays as long."""
         return np.maximum(lengths, np.minimum(np.ceil(lengths * growth).astype(int), self.max_tokens))
 
@@ -186,7 +245,18 @@ class BatchSource:
         """Return how much longer sampled segmentations of some texts are, at the 90th percentile: most then fit."""
         pairs = self.dataset[:2000]
         ratios = list[float]()
-        for side, tokenizer in zip(("source", "target"), self.tokenizers, strict=True):
+        for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
             sampled = tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed)
             ratios += [len(ids) / len(best) for ids, best in zip(sampled, pairs[f"{side}_ids"], strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.9)))
+
+    def _growth_by(self, kind: str) -> float:
+        """Return how much longer a kind of augmentation makes some texts, at the 90th percentile."""
+        augmenter = Augmenter(AugmentConfig(**{kind: 1.0}), self.seed, self.tokenizers)
+        plain = self.dataset[:500]
+        pairs = [augmenter.change(source, target, np.array([True]), epoch=0, row=row)
+                 for row, (source, target) in enumerate(zip(plain["source"], plain["target"], strict=True))]
+        sides = zip(SIDES, zip(*pairs, strict=True), self.tokenizers, strict=True)
+        ratios = [len(ids) / len(best) for side, texts, tokenizer in sides
+                  for ids, best in zip(tokenizer.encode(texts), plain[f"{side}_ids"], strict=True)]
+        return float(np.quantile(ratios, 0.9))

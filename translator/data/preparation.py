@@ -112,7 +112,8 @@ def describe_counts(counts: dict[str, Any]) -> str:
 
 def _clean_splits(config: DataConfig) -> Path:
     """Return the cached folder of this data's splits as text."""
-    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in ("cache", "workers")}
+    apart = ("cache", "workers", "augment")  # options that do not shape the splits
+    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in apart}
     content = identity(config)
 
     def fill(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from datasets import Dataset
 from datasets.table import InMemoryTable
 
+from translator.config.augmentation import AugmentConfig
 from translator.config.options import DataConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import Counts, HeldOut, clean
@@ -38,6 +39,7 @@ class WindowSource:
     seed: int
     sampling: float
     timeout_minutes: float  # longest wait for another process
+    augment: AugmentConfig = AugmentConfig()  # noqa: RUF009 frozen
 
     def __post_init__(self) -> None:
         self._held_out = HeldOut(self.config)
@@ -81,4 +83,4 @@ class WindowSource:
                             "larger data.window")
         log(summary)
         return BatchSource(Dataset(InMemoryTable(pa.concat_tables(tokens))), tokenizers, max_tokens=self.max_tokens,
-                           seed=self.seed, longest=self.longest, sampling=self.sampling)
+                           seed=self.seed, longest=self.longest, sampling=self.sampling, augment=self.augment)

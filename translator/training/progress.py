@@ -26,7 +26,7 @@ class BatchCursor:
     def __init__(self, config: RunConfig, corpus: Corpus, state: TrainingState) -> None:
         options: dict[str, Any] = {
             "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed,
-            "sampling": config.tokenizer.sampling}
+            "sampling": config.tokenizer.sampling, "augment": config.data.augment}
         self.source: BatchSource | WindowSource
         if config.data.window is None:
             self.unit = "epoch"  # what `state.epoch` counts

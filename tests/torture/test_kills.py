@@ -36,7 +36,8 @@ KILLS = int(os.environ.get("KILLS", "4"))
 KILLS_OF_A_RUN = 5
 UPDATES, VALIDATE_EVERY = 40, 5
 OPTIONS = [
-    "data=files", *TINY, "model.dropout=0.1", "tokenizer.sampling=0.2",
+    "data=files", *TINY, "model.dropout=0.1", "tokenizer.sampling=0.2", "data.augment.lower=0.3", "data.augment.no_stop=0.3",
+    "data.augment.typos=0.3", "data.augment.placeholders=0.2",
     "optim.ema_decay=0.9", "optim.warmup_updates=5", "train.batch_tokens=150", "train.accumulation=2", "train.log_every=1",
     f"train.max_updates={UPDATES}", "train.max_epochs=null", "train.max_minutes=null", f"train.validate_every={VALIDATE_EVERY}",
     "train.average_count=3"]

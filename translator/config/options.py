@@ -120,6 +120,7 @@ class TokenizerConfig(Options):
     target_tag: str | None = None
     narrow_target: bool = False
     placeholders: Annotated[int, Field(ge=0, le=9)] = 0
+    split_digits: bool = False
 
     def __post_init__(self) -> None:
         bpe = self.model_type == "bpe"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import compress
 from random import Random
 
 import numpy as np
@@ -44,6 +46,7 @@ class Augmenter:
         self._shares = {
             kind: share for kind in KINDS if (share := getattr(config, kind)) and (most or kind != "placeholders")}
         self._seed, self.kinds = seed, tuple(self._shares)  # the kinds that are on, in the order in which they change a pair
+        self._changes = KINDS | {"placeholders": partial(_placeholders, most=most)}
 
     def draw(self, epoch: int, rows: int) -> np.ndarray:
         """Return whether each of the first `rows` pairs gets each of `kinds` in an epoch: (kinds, rows) bool."""
@@ -59,11 +62,11 @@ class Augmenter:
 
     def change(self, source: str, target: str, drawn: np.ndarray, *, epoch: int, row: int) -> Pair:
         """Return a pair changed by each of `kinds` for which `drawn` (kinds,) is true."""
-        rng = Random(f"{self._seed} {epoch} {row}")
+        rng = Random(self._seed << 96 | epoch << 64 | row)
         tag, text = split_tag(source)
         pair = text, target
-        for number in np.flatnonzero(drawn).tolist():
-            pair = KINDS[self.kinds[number]](pair, rng)
+        for kind in compress(self.kinds, drawn.tolist()):
+            pair = self._changes[kind](pair, rng)
         return tag + pair[0], pair[1]
 
 
@@ -96,17 +99,17 @@ def _with_digits(number: str, digits: str) -> str:
     return digits if number.isdigit() else re.sub(r"\d", lambda _: next(left), number)
 
 
-def _placeholders(pair: Pair, rng: Random) -> Pair:
+def _placeholders(pair: Pair, rng: Random, most: int = MOST_PLACEHOLDERS) -> Pair:
     """Mask what both sides keep; without any, put one to three placeholders at places that both sides have.
 
-    Their numbers are random, so that each is learned, and ascend in the source as in decoding.
+    Their numbers are drawn from 1 to `most`, so that each is learned, and ascend in the source as in decoding.
     """
     slots = [slot for _, slot in _shared(pair, find_spans)]
     if not slots:
         places = _places(pair)
         slots = rng.sample(places, min(len(places), rng.randint(1, 3)))
-    slots = sorted(slots[:MOST_PLACEHOLDERS])
-    numbers = sorted(rng.sample(range(1, MOST_PLACEHOLDERS + 1), len(slots)))
+    slots = sorted(slots[:most])
+    numbers = sorted(rng.sample(range(1, most + 1), len(slots)))
     return _edited(pair, [
         (slot, [_spaced(side, span, placeholder(number)) for side, span in zip(pair, slot, strict=True)])
         for slot, number in zip(slots, numbers, strict=True)])
@@ -128,7 +131,7 @@ def _names_in(text: str) -> list[Span]:
 def _spaced(text: str, span: Span, piece: str) -> str:
     """Return a piece for a span of a text. At an empty span it gets a space towards the words, if their script has spaces."""
     start, end = span
-    if start < end or is_unspaced(text[max(start - 1, 0)]):
+    if start < end or is_unspaced(text[max(start - 1, 0) :][:1]):
         return piece
     return f" {piece}" if start else f"{piece} "
 
@@ -136,6 +139,8 @@ def _spaced(text: str, span: Span, piece: str) -> str:
 def _shared(pair: Pair, find: Callable[[str], list[Span]]) -> list[tuple[str, Slot]]:
     """Return what `find` finds once on each side, the same except for separators in numbers, and where."""
     found = [[(SEPARATOR.sub("", side[start:end]), (start, end)) for start, end in find(side)] for side in pair]
+    if not all(found):
+        return []
     counts = [Counter(name for name, _ in side) for side in found]
     targets = dict(found[1])
     return [(name, (span, targets[name])) for name, span in found[0] if counts[0][name] == counts[1][name] == 1]

@@ -8,7 +8,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
@@ -128,15 +127,24 @@ def _padded(lengths: np.ndarray, ids: np.ndarray) -> Tensor:
     return torch.from_numpy(padded)
 
 
-def _replaced(ids: pa.ChunkedArray, new: Replacements) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths of sequences of ids and the ids concatenated, with some sequences replaced."""
-    lengths, flat = pc.list_value_length(ids).to_numpy(), pc.list_flatten(ids).to_numpy()
+def _encoded(texts: dict[int, str], tokenizer: Tokenizer) -> Replacements:
+    return dict(zip(texts, zip(texts.values(), tokenizer.encode(list(texts.values())), strict=True), strict=True))
+
+
+def _replaced(padded: Tensor, lengths: np.ndarray, new: Replacements) -> Tensor:
+    """Return padded sequences of these lengths (B,) with some rows replaced, padded to the longest."""
     if not new:
-        return lengths, flat
-    sequences = np.split(flat, np.cumsum(lengths)[:-1])
-    for place, (_, replacement) in new.items():
-        sequences[place] = np.array(replacement)
-    return np.fromiter(map(len, sequences), np.int64, len(sequences)), np.concatenate(sequences)
+        return padded
+    lengths = lengths.copy()
+    lengths[list(new)] = [len(ids) for _, ids in new.values()]
+    rows = padded.new_full((len(lengths), int(lengths.max())), PAD_ID)
+    width = min(rows.shape[1], padded.shape[1])
+    rows[:, :width] = padded[:, :width]
+    array = rows.numpy()  # the same memory, with cheaper assignments
+    for place, (_, ids) in new.items():
+        array[place, : len(ids)] = ids
+        array[place, len(ids) :] = PAD_ID
+    return rows
 
 
 @dataclass(frozen=True)
@@ -200,10 +208,13 @@ class BatchSource:
         return [self._batch(epoch, plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
     def _batch(self, epoch: int, rows: np.ndarray, *, seed: int) -> Batch:
-        changed = self._changed(epoch, rows) if self._augmenter.kinds else ({}, {})
+        changed: Any = self._changed(epoch, rows) if self._augmenter.kinds else ({}, {})
         if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]
-            return _batch_of(*(_padded(*_replaced(ids[f"{side}_ids"], new)) for side, new in zip(SIDES, changed, strict=True)))
+            columns = [ids[f"{side}_ids"] for side in SIDES]
+            lengths = [pc.list_value_length(column).to_numpy() for column in columns]
+            flat = [pc.list_flatten(column).to_numpy() for column in columns]
+            return _batch_of(*map(_replaced, map(_padded, lengths, flat), lengths, changed))
         pairs = self.dataset[rows.tolist()]
         for side, new in zip(SIDES, changed, strict=True):
             for place, (text, ids) in new.items():
@@ -211,21 +222,21 @@ class BatchSource:
         return collate(*(self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
                          for side, tokenizer in zip(SIDES, self.tokenizers, strict=True)))
 
-    def _changed(self, epoch: int, rows: np.ndarray) -> tuple[Replacements, ...]:
-        """Return what augmentation changes, for each side. A pair that becomes too long for its batch stays plain."""
+    def _changed(self, epoch: int, rows: np.ndarray) -> tuple[Replacements, Replacements]:
+        """Return the sources and targets that augmentation changes. A pair that becomes too long for its batch stays plain."""
         drawn = self._planned(epoch).drawn[:, rows]
         places = np.flatnonzero(drawn.any(axis=0)).tolist()
         plain = self._texts[rows[places].tolist()]
         pairs = [self._augmenter.change(source, target, drawn[:, place], epoch=epoch, row=int(rows[place]))
                  for place, source, target in zip(places, plain["source"], plain["target"], strict=True)]
-        changed = []
-        for side, texts, tokenizer in zip(SIDES, zip(*pairs, strict=True) if pairs else ((), ()), self.tokenizers, strict=True):
-            new = {place: text for place, text, old in zip(places, texts, plain[side], strict=True) if text != old}
-            encoded = zip(new.values(), tokenizer.encode(list(new.values())), strict=True)
-            changed.append(dict(zip(new, encoded, strict=True)))
+        source, target = (
+            _encoded({place: pair[side] for place, pair, old in zip(places, pairs, plain[SIDES[side]], strict=True)
+                      if pair[side] != old}, tokenizer) for side, tokenizer in enumerate(self.tokenizers))
         room = self._room(len(rows))
-        too_long = {place for new in changed for place, (_, ids) in new.items() if len(ids) > room}
-        return tuple({place: new[place] for place in new if place not in too_long} for new in changed)
+        for place in [place for new in (source, target) for place, (_, ids) in new.items() if len(ids) > room]:
+            source.pop(place, None)
+            target.pop(place, None)
+        return source, target
 
     def _room(self, sentences: int) -> int:
         """Return the most tokens of a side in a batch of this many."""

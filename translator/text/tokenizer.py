@@ -203,7 +203,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, symbols: Sequ
         spm.SentencePieceTrainer.train(
             sentence_iterator=iter(texts), model_writer=model, model_type=config.model_type,
             vocab_size=config.vocab_size, hard_vocab_limit=False, character_coverage=config.character_coverage,
-            byte_fallback=config.byte_fallback, normalization_rule_name="nmt_nfkc",
+            byte_fallback=config.byte_fallback, split_digits=config.split_digits, normalization_rule_name="nmt_nfkc",
             user_defined_symbols=reserved, pad_id=PAD_ID, unk_id=UNK_ID, bos_id=BOS_ID, eos_id=EOS_ID,
             num_threads=2, minloglevel=2, max_sentence_length=2**30)  # by default, texts of 4,192 bytes are dropped silently
     except RuntimeError as error:

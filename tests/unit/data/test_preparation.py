@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from tests.support.configurations import run_config, tokenizer_config
 from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, prepared_corpus, write_pairs
 from tests.support.paths import ROOT, SHARED_DATASETS
+from translator.config.augmentation import AugmentConfig
 from translator.config.options import DataConfig
 from translator.data import preparation as data
 from translator.data.cleaning import EXAMPLES, same_sentence
@@ -652,7 +653,7 @@ DATA_CHANGES = [
     {"validation": "b.tsv"}, {"test": "b.tsv"}, {"train": "c.tsv"}, {"config": "x"}, {"revision": "x"}, {"folder": "x"}]
 TOKENIZER_CHANGES = [
     {"model_type": "bpe"}, {"vocab_size": 310}, {"joint": False, "vocab_size": 290}, {"byte_fallback": False, "vocab_size": 60},
-    {"character_coverage": 0.99}]
+    {"character_coverage": 0.99}, {"split_digits": True}]
 
 
 @pytest.mark.parametrize("change", DATA_CHANGES, ids=str)
@@ -673,7 +674,8 @@ def test_other_tokenizer_or_limit_reuses_cleaned_data_only(tmp_path, monkeypatch
     done = count_work(monkeypatch)
     for changes in TOKENIZER_CHANGES:
         prepare(options, tokenizer_config(**changes), max_tokens=100)
-    prepare(options, tokenizer_config(sampling=0.1), max_tokens=100)  # which training alone reads
+    prepare(options, tokenizer_config(sampling=0.1), max_tokens=100)  # which training alone reads, as it does augment
+    prepare(dataclasses.replace(options, augment=AugmentConfig(lower=0.1)), tokenizer_config(), max_tokens=100)
     prepare(options, tokenizer_config(), max_tokens=99)
     assert done == ["_tokenise"] * (len(TOKENIZER_CHANGES) + 1)
 

@@ -18,6 +18,7 @@ from datasets import Dataset, DatasetDict
 from tests.support.configurations import run_config, tokenizer_config
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.processes import processes
+from translator.config.augmentation import AugmentConfig
 from translator.config.options import RunConfig
 from translator.data import cleaning, sources
 from translator.data import preparation as data
@@ -65,7 +66,10 @@ def corpus_of(config: RunConfig) -> Corpus:
 
 
 def source_of(config: RunConfig, corpus: Corpus, *, sampling: float = 0.0) -> WindowSource:
-    return WindowSource(config.data, corpus, max_tokens=150, longest=150, seed=1, sampling=sampling, timeout_minutes=1)
+    """Change pairs where segmentations are sampled too."""
+    augment = AugmentConfig(lower=0.3, no_stop=0.3, typos=0.3) if sampling else AugmentConfig()
+    return WindowSource(
+        config.data, corpus, max_tokens=150, longest=150, seed=1, sampling=sampling, augment=augment, timeout_minutes=1)
 
 
 def targets(source: WindowSource, window: int) -> list[list[list[int]]]:

@@ -27,6 +27,7 @@ from tests.support.commands import assert_user_error
 from tests.support.configurations import TINY, model_config
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.trainings import read_metrics, small_corpus, tokenized_rows, training_config
+from translator.config.augmentation import AugmentConfig
 from translator.config.options import RunConfig
 from translator.data.batching import Batch, collate
 from translator.model.weights import load_into, weights_of
@@ -80,7 +81,8 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
     several_threads(threads)
     config = training_config(accumulation=2, guided_alignment=0.5 if threads > 1 else 0)
     config = dataclasses.replace(
-        config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2))
+        config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2),
+        data=dataclasses.replace(config.data, augment=AugmentConfig(lower=0.3, no_stop=0.3, typos=0.3, numbers=0.1)))
     whole = setup(config, "whole", precision)
     whole.fit()
     stopped = setup(config, "stopped", precision)

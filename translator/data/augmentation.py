@@ -1,4 +1,4 @@
-"""Noise in training: text as people type it, drawn anew for each pair in each epoch (options `data.augment`).
+"""Noise in training: text as people type it, redrawn for each pair in each epoch (options `data.augment`).
 
 Only (seed, epoch, row) decides how a pair is changed. So it does not depend on batches, processes and interruptions.
 """

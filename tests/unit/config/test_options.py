@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import reduce
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import get_type_hints
 
@@ -189,23 +191,28 @@ def test_every_option_of_a_script_stands_below_a_comment(file, config):
         assert lines[number].startswith("#"), f"{option} is not explained in conf/{file}.yaml"
 
 
-def nested(config: object) -> list[tuple[str, str, object]]:
-    """Every option of every group: (group, option, type)."""
-    groups = {name: hint for name, hint in get_type_hints(config).items() if dataclasses.is_dataclass(hint)}
-    return [(group, option, hint) for group, cls in groups.items() for option, hint in get_type_hints(cls).items()]
+def nested(config: object, group: str = "") -> list[tuple[str, str, object]]:
+    """Every option of every group, and of groups in it: (group, option, class of the group)."""
+    found = []
+    for name, hint in get_type_hints(config).items():
+        if dataclasses.is_dataclass(hint):
+            found += nested(hint, f"{group}.{name}".lstrip("."))
+        elif group:
+            found.append((group, name, config))
+    return found
 
 
-@pytest.mark.parametrize(("group", "option", "hint"), nested(RunConfig))
-def test_no_option_takes_a_value_of_another_kind(group, option, hint):
+@pytest.mark.parametrize(("group", "option", "cls"), nested(RunConfig))
+def test_no_option_takes_a_value_of_another_kind(group, option, cls):
     values = dataclasses.asdict(run_config())
-    values[group][option] = {"a": "mapping"}  # fits none
+    inner = reduce(lambda options, name: options[name], group.split("."), values)
+    inner[option] = {"a": "mapping"}  # fits none
     with pytest.raises(UserError, match=rf"^{group}\.{option}: must be ") as caught:
         build(RunConfig, values)
     assert "\n" not in str(caught.value)
-    del values[group][option]
-    cls = get_type_hints(RunConfig)[group]
+    del inner[option]
     if hasattr(cls, option):  # younger than the first run folders, which did as its default in the class says
-        assert getattr(getattr(build(RunConfig, values), group), option) == getattr(cls, option)
+        assert getattr(attrgetter(group)(build(RunConfig, values)), option) == getattr(cls, option)
         return
     with pytest.raises(UserError, match=rf"^{group}\.{option}: this option is missing"):
         build(RunConfig, values)

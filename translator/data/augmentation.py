@@ -60,7 +60,7 @@ class Augmenter:
             drawn[number] = (fractions >= 0) & (fractions < share)
         return drawn
 
-    def change(self, source: str, target: str, drawn: np.ndarray, *, epoch: int, row: int) -> Pair:
+    def change(self, source: str, target: str, drawn: np.ndarray, epoch: int, row: int) -> Pair:
         """Return a pair changed by each of `kinds` for which `drawn` (kinds,) is true."""
         rng = Random(self._seed << 96 | epoch << 64 | row)
         tag, text = split_tag(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from translator.runtime.seeds import derive_seed
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
 DROPOUT, SEGMENTATION = 1, 2  # purposes of derived seeds
+CHANGED_TOGETHER = 10_000  # rows
 SIDES = ("source", "target")
 
-Replacements = dict[int, tuple[str, list[int]]]  # texts and their ids, by place in a batch
+Replacements = dict[int, tuple[str, np.ndarray]]  # texts and their ids, by row
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def _padded(lengths: np.ndarray, ids: np.ndarray) -> Tensor:
 
 
 def _encoded(texts: dict[int, str], tokenizer: Tokenizer) -> Replacements:
-    return dict(zip(texts, zip(texts.values(), tokenizer.encode(list(texts.values())), strict=True), strict=True))
+    ids = map(partial(np.array, dtype=np.int32), tokenizer.encode(list(texts.values())))
+    return dict(zip(texts, zip(texts.values(), ids, strict=True), strict=True))
 
 
 def _replaced(padded: Tensor, lengths: np.ndarray, new: Replacements) -> Tensor:
@@ -154,7 +157,7 @@ class Epoch:
     number: int
     batches: list[np.ndarray]  # rows of each
     lengths: Sequence[np.ndarray]  # of sources and of targets, as planned with
-    drawn: np.ndarray  # which kinds of augmentation each row gets: (kinds, rows)
+    changed: Sequence[Replacements]  # sources and targets that augmentation changed
 
 
 @dataclass
@@ -174,10 +177,9 @@ class BatchSource:
         self._ids = self.dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
         self._texts = self.dataset.select_columns(list(SIDES))
         lengths = self.dataset.select_columns(["source_length", "target_length"]).with_format("arrow")[:]
-        growth = self._growth() if self.sampling else 1.0
-        self._lengths = [self._grown(lengths[f"{side}_length"].to_numpy(), growth) for side in SIDES]
+        self._plain_lengths = [lengths[f"{side}_length"].to_numpy() for side in SIDES]
+        self._sampled_growth = self._growth() if self.sampling else 1.0
         self._augmenter = Augmenter(self.augment, self.seed, self.tokenizers)
-        self._kind_growth = np.array(list(map(self._growth_by, self._augmenter.kinds)))
         self._epoch: Epoch | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -186,13 +188,35 @@ class BatchSource:
 
     def _planned(self, number: int) -> Epoch:
         if self._epoch is None or self._epoch.number != number:
-            drawn, lengths = self._augmenter.draw(number, len(self.dataset)), self._lengths
-            if self._augmenter.kinds:
-                growth = np.where(drawn, self._kind_growth[:, None], 1.0).max(axis=0)
-                lengths = [self._grown(side, growth) for side in lengths]
+            changed, lengths = self._changed(number), list[np.ndarray]()
+            for plain, new in zip(self._plain_lengths, changed, strict=True):
+                side = plain.copy()
+                side[list(new)] = [len(ids) for _, ids in new.values()]
+                lengths.append(self._grown(side, self._sampled_growth))
             batches = plan_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=number)
-            self._epoch = Epoch(number, batches, lengths, drawn)
+            self._epoch = Epoch(number, batches, lengths, changed)
         return self._epoch
+
+    def _changed(self, epoch: int) -> tuple[Replacements, Replacements]:
+        """Return the sources and targets that augmentation changes in an epoch. A pair that becomes too long stays plain."""
+        source, target = Replacements(), Replacements()
+        if not self._augmenter.kinds:
+            return source, target
+        drawn = self._augmenter.draw(epoch, len(self.dataset))
+        rows = np.flatnonzero(drawn.any(axis=0))
+        for start in range(0, len(rows), CHANGED_TOGETHER):
+            part = rows[start : start + CHANGED_TOGETHER].tolist()
+            texts = self._texts[part]
+            plain = list(zip(texts["source"], texts["target"], strict=True))
+            pairs = [self._augmenter.change(*pair, drawn[:, row], epoch, row) for row, pair in zip(part, plain, strict=True)]
+            for side, new in enumerate((source, target)):
+                other = {row: pair[side] for row, pair, old in zip(part, pairs, plain, strict=True) if pair[side] != old[side]}
+                new |= _encoded(other, self.tokenizers[side])
+        longest = min(self.max_tokens, self.longest or self.max_tokens)
+        for row in [row for new in (source, target) for row, (_, ids) in new.items() if len(ids) > longest]:
+            source.pop(row, None)
+            target.pop(row, None)
+        return source, target
 
     def batch(self, epoch: int, number: int) -> Batch:
         batch = self._batch(epoch, self.plan(epoch)[number], seed=derive_seed(self.seed, SEGMENTATION, epoch, number))
@@ -208,7 +232,8 @@ class BatchSource:
         return [self._batch(epoch, plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
     def _batch(self, epoch: int, rows: np.ndarray, *, seed: int) -> Batch:
-        changed: Any = self._changed(epoch, rows) if self._augmenter.kinds else ({}, {})
+        changed = [{place: new[row] for place, row in enumerate(rows.tolist()) if row in new}
+                   for new in self._planned(epoch).changed]
         if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]
             columns = [ids[f"{side}_ids"] for side in SIDES]
@@ -217,38 +242,18 @@ class BatchSource:
             return _batch_of(*map(_replaced, map(_padded, lengths, flat), lengths, changed))
         pairs = self.dataset[rows.tolist()]
         for side, new in zip(SIDES, changed, strict=True):
-            for place, (text, ids) in new.items():
-                pairs[side][place], pairs[f"{side}_ids"][place] = text, ids
+            for place, (text, best) in new.items():
+                pairs[side][place], pairs[f"{side}_ids"][place] = text, best
         return collate(*(self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
                          for side, tokenizer in zip(SIDES, self.tokenizers, strict=True)))
 
-    def _changed(self, epoch: int, rows: np.ndarray) -> tuple[Replacements, Replacements]:
-        """Return the sources and targets that augmentation changes. A pair that becomes too long for its batch stays plain."""
-        drawn = self._planned(epoch).drawn[:, rows]
-        places = np.flatnonzero(drawn.any(axis=0)).tolist()
-        plain = self._texts[rows[places].tolist()]
-        pairs = [self._augmenter.change(source, target, drawn[:, place], epoch=epoch, row=int(rows[place]))
-                 for place, source, target in zip(places, plain["source"], plain["target"], strict=True)]
-        source, target = (
-            _encoded({place: pair[side] for place, pair, old in zip(places, pairs, plain[SIDES[side]], strict=True)
-                      if pair[side] != old}, tokenizer) for side, tokenizer in enumerate(self.tokenizers))
-        room = self._room(len(rows))
-        for place in [place for new in (source, target) for place, (_, ids) in new.items() if len(ids) > room]:
-            source.pop(place, None)
-            target.pop(place, None)
-        return source, target
-
-    def _room(self, sentences: int) -> int:
-        """Return the most tokens of a side in a batch of this many."""
-        return min(self.max_tokens // sentences, self.longest or self.max_tokens)
-
     def _sample(self, texts: list[str], best: list[list[int]], tokenizer: Tokenizer, seed: int) -> list[list[int]]:
         """Return a random segmentation of each text, or the best one if the random one is too long."""
-        room = self._room(len(texts))
+        room = min(self.max_tokens // len(texts), self.longest or self.max_tokens)
         sampled = tokenizer.sample(texts, alpha=self.sampling, seed=seed)
         return [ids if len(ids) <= room else best_ids for ids, best_ids in zip(sampled, best, strict=True)]
 
-    def _grown(self, lengths: np.ndarray, growth: float | np.ndarray) -> np.ndarray:
+    def _grown(self, lengths: np.ndarray, growth: float) -> np.ndarray:
         """Return the lengths to plan with: growth stops at the budget, and what exceeds the budget stays as long."""
         return np.maximum(lengths, np.minimum(np.ceil(lengths * growth).astype(int), self.max_tokens))
 
@@ -260,14 +265,3 @@ class BatchSource:
             sampled = tokenizer.sample(pairs[side], alpha=self.sampling, seed=self.seed)
             ratios += [len(ids) / len(best) for ids, best in zip(sampled, pairs[f"{side}_ids"], strict=True)]
         return max(1.0, float(np.quantile(ratios, 0.9)))
-
-    def _growth_by(self, kind: str) -> float:
-        """Return how much longer a kind of augmentation makes some texts, at the 90th percentile."""
-        augmenter = Augmenter(AugmentConfig(**{kind: 1.0}), self.seed, self.tokenizers)
-        plain = self.dataset[:500]
-        pairs = [augmenter.change(source, target, np.array([True]), epoch=0, row=row)
-                 for row, (source, target) in enumerate(zip(plain["source"], plain["target"], strict=True))]
-        sides = zip(SIDES, zip(*pairs, strict=True), self.tokenizers, strict=True)
-        ratios = [len(ids) / len(best) for side, texts, tokenizer in sides
-                  for ids, best in zip(tokenizer.encode(texts), plain[f"{side}_ids"], strict=True)]
-        return float(np.quantile(ratios, 0.9))

@@ -16,12 +16,13 @@ import numpy as np
 
 from translator.config.augmentation import AugmentConfig
 from translator.config.languages import split_tag
-from translator.text.placeholders import MOST_PLACEHOLDERS, Span, find_spans, placeholder
+from translator.text.placeholders import MOST_PLACEHOLDERS, Span, find_spans, joined, placeholder
 from translator.text.tokenizer import Tokenizers
 from translator.text.writing_systems import is_unspaced
 
 AUGMENTATION = 3  # purpose of derived seeds
 CASES = ("upper", "title", "lower")  # a pair gets at most one
+DIGITS_SHARE = 0.5  # of the pairs with digits
 FINAL_MARKS = ".!?…。！？．।؟۔"
 NUMBER = re.compile(r"(?<![\w.,:])\d+(?:[.,:]\d+)*(?!\w)")
 SEPARATOR = re.compile(r"(?<=\d)[.,:](?=\d)")
@@ -48,16 +49,21 @@ class Augmenter:
         self._seed, self.kinds = seed, tuple(self._shares)  # the kinds that are on, in the order in which they change a pair
         self._changes = KINDS | {"placeholders": partial(_placeholders, most=most)}
 
-    def draw(self, epoch: int, rows: int) -> np.ndarray:
-        """Return whether each of the first `rows` pairs gets each of `kinds` in an epoch: (kinds, rows) bool."""
-        drawn, taken = np.zeros((len(self.kinds), rows), bool), 0.0
+    def draw(self, epoch: int, digits: np.ndarray) -> np.ndarray:
+        """Return whether each pair gets each of `kinds` in an epoch: (kinds, rows) bool. digits: whether its source has some.
+
+        Pairs with digits are rare, and only they show where numbers stand: numbers and placeholders get half of them at least.
+        """
+        rows, taken = len(digits), 0.0
+        drawn = np.zeros((len(self.kinds), rows), bool)
         for number, (kind, share) in enumerate(self._shares.items()):
             purpose = 0 if kind in CASES else 1 + list(KINDS).index(kind)
             fractions = np.random.default_rng((self._seed, AUGMENTATION, epoch, purpose)).random(rows, np.float32)
             if kind in CASES:  # one number decides among them
                 fractions -= taken
                 taken += share
-            drawn[number] = (fractions >= 0) & (fractions < share)
+            least = DIGITS_SHARE if kind in ("numbers", "placeholders") else 0.0
+            drawn[number] = (fractions >= 0) & (fractions < np.where(digits, max(share, least), share))
         return drawn
 
     def change(self, source: str, target: str, drawn: np.ndarray, epoch: int, row: int) -> Pair:
@@ -104,7 +110,7 @@ def _placeholders(pair: Pair, rng: Random, most: int = MOST_PLACEHOLDERS) -> Pai
 
     Their numbers are drawn from 1 to `most`, so that each is learned, and ascend in the source as in decoding.
     """
-    slots = [slot for _, slot in _shared(pair, find_spans)]
+    slots = [slot for _, slot in _shared(pair, lambda text: joined([*find_spans(text), *_numbers_in(text)]))]
     if not slots:
         places = _places(pair)
         slots = rng.sample(places, min(len(places), rng.randint(1, 3)))

@@ -202,7 +202,8 @@ class BatchSource:
         source, target = Replacements(), Replacements()
         if not self._augmenter.kinds:
             return source, target
-        drawn = self._augmenter.draw(epoch, len(self.dataset))
+        sources = self._texts.with_format("arrow")[:]["source"]
+        drawn = self._augmenter.draw(epoch, pc.match_substring_regex(sources, r"\d").to_numpy())
         rows = np.flatnonzero(drawn.any(axis=0))
         for start in range(0, len(rows), CHANGED_TOGETHER):
             part = rows[start : start + CHANGED_TOGETHER].tolist()

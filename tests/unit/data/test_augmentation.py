@@ -62,16 +62,24 @@ def test_pairs_do_not_depend_on_batches_but_on_epochs(tokenizer):
 
 def test_draws_do_not_depend_on_rows_behind_and_other_kinds(tokenizer):
     everything, one = Augmenter(ALL, 1, (tokenizer, tokenizer)), AugmentConfig(typos=ALL.typos)
-    drawn = everything.draw(3, 1000)
-    assert np.array_equal(drawn[:, :500], everything.draw(3, 500))
-    assert np.array_equal(drawn[everything.kinds.index("typos")], Augmenter(one, 1, (tokenizer, tokenizer)).draw(3, 1000)[0])
+    digits = np.arange(1000) % 7 == 0
+    drawn, alone = everything.draw(3, digits), Augmenter(one, 1, (tokenizer, tokenizer)).draw(3, digits)
+    assert np.array_equal(drawn[:, :500], everything.draw(3, digits[:500]))
+    assert np.array_equal(drawn[everything.kinds.index("typos")], alone[0])
 
 
 def test_each_kind_gets_its_share_and_cases_exclude_each_other(tokenizer):
     augmenter = Augmenter(ALL, 1, (tokenizer, tokenizer))
-    drawn = np.concatenate([augmenter.draw(epoch, 2000) for epoch in range(10)], axis=1)
+    drawn = np.concatenate([augmenter.draw(epoch, np.zeros(2000, bool)) for epoch in range(10)], axis=1)
     assert drawn.mean(axis=1) == pytest.approx([getattr(ALL, kind) for kind in augmenter.kinds], abs=0.015)
     assert drawn[[augmenter.kinds.index(kind) for kind in ("upper", "title", "lower")]].sum(axis=0).max() == 1
+
+
+def test_numbers_and_placeholders_get_half_the_pairs_with_digits(tokenizer):
+    augmenter = Augmenter(ALL, 1, (tokenizer, tokenizer))
+    drawn = augmenter.draw(0, np.ones(5000, bool)).mean(axis=1)
+    expected = [0.5 if kind in ("numbers", "placeholders") else getattr(ALL, kind) for kind in augmenter.kinds]
+    assert drawn == pytest.approx(expected, abs=0.03)
 
 
 @pytest.mark.parametrize("sampling", [0.0, 0.2])

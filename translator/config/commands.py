@@ -56,6 +56,7 @@ class EvaluateConfig(ScoringConfig):
     source_file: str | None
     reference_file: str | None
     worst: Whole
+    robustness: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,6 +19,7 @@ from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
 from translator.evaluation.calibration import Calibration, calibration_of
 from translator.evaluation.held_out import language_of, load_test_set, require_comparable, sources_for, warn_of_learned
+from translator.evaluation.robustness import measure_robustness
 from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator
@@ -113,6 +114,11 @@ def evaluate_runs(config: EvaluateConfig) -> None:
             evaluation.save(folder)
         finally:  # print even if the disk is full
             print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
+        if config.robustness:
+            robustness = measure_robustness(
+                translator, evaluation.sources, evaluation.references, evaluation.hypotheses, config.search, language)
+            print(robustness)
+            robustness.save(folder)
         print(f"written to {folder}")
         systems.append((label, evaluation))
     if config.against:

@@ -18,6 +18,7 @@ from translator.config.commands import EvaluateConfig
 from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
 from translator.evaluation.calibration import Calibration, calibration_of
+from translator.evaluation.hallucination import Hallucination, measure_hallucination
 from translator.evaluation.held_out import language_of, load_test_set, require_comparable, sources_for, warn_of_learned
 from translator.evaluation.robustness import measure_robustness
 from translator.inference.ranking import as_line
@@ -42,6 +43,7 @@ class Evaluation:
     translations: list[Translation]
     scores: dict[str, Score]
     by_length: list[LengthScore]
+    hallucination: Hallucination
     search: SearchConfig
     language: str  # of references and hypotheses
     seconds: float  # of translation
@@ -73,7 +75,8 @@ class Evaluation:
         figures = {
             "sentences": len(self.sources), "refused": self.refused, "hit_limit": self.hit_limit,
             "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
-            "by_length": list(map(dataclasses.asdict, self.by_length)), "search": dataclasses.asdict(self.search)}
+            "by_length": list(map(dataclasses.asdict, self.by_length)),
+            "hallucination": dataclasses.asdict(self.hallucination), "search": dataclasses.asdict(self.search)}
         if self.calibration:
             figures["calibration"] = dataclasses.asdict(self.calibration)
         write_text(folder / "scores.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
@@ -141,7 +144,9 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
     scores = score(metrics_for(references, language), untagged, hypotheses, references)
     by_length = scores_by_length(untagged, hypotheses, references, language)
-    return Evaluation(sources, untagged, references, translations, scores, by_length, search, language, seconds,
+    hallucination = measure_hallucination(
+        untagged, hypotheses, references, translator.source_tokenizer, translator.target_tokenizer)
+    return Evaluation(sources, untagged, references, translations, scores, by_length, hallucination, search, language, seconds,
                       calibration_of(translator, sources, references, search))
 
 
@@ -150,7 +155,7 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     left_out = [metric.name for name, metric in METRICS.items() if name not in evaluation.scores]
     lines += [f"{name} is left out: it takes long on texts of this length" for name in left_out]
-    lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit"]
+    lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit", str(evaluation.hallucination)]
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)
         lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]

@@ -86,7 +86,7 @@ def mistyped(text: str, random: Random) -> str:
         places = [i for i in range(len(text) - 1) if text[i : i + 2].isalpha() and not _is_mark(text[i + 2 : i + 3])]
         if places:
             place = random.choice(places)
-            first, second = text[place : place + 2]
+            first, second = text[place], text[place + 1]
             text = text[:place] + random.choice((second + first, second, first + first + second)) + text[place + 2 :]
     return text
 

@@ -114,8 +114,8 @@ def measure_robustness(
 def evident_links(source: str, reference: str) -> list[tuple[int, int]]:
     """Return the places (source, reference), from 0, of words that surely translate each other.
 
-    They are numbers and capitalised names of three letters or more, alike on both sides and once on each. The first word of both
-    sides is no evidence: capitals begin sentences.
+    They are numbers and capitalised names of three letters or more, alike on both sides and once on each. A word that begins
+    both sides is no name for certain.
     """
     sides = [[re.sub(r"^\W+|\W+$", "", word) for word in normal(text).split()] for text in (source, reference)]
     once = [{word for word, times in Counter(words).items() if times == 1} for words in sides]
@@ -145,7 +145,8 @@ def _joined(sentences: Sequence[Sentence], size: int) -> Iterator[Sentence]:
         rest = list(same)
         for first in range(0, len(rest) - size + 1, size):
             group = rest[first : first + size]
-            yield Sentence(tag, *(rejoined([getattr(one, side) for one in group]) for side in ("source", "reference", "output")))
+            sides = zip(*((one.source, one.reference, one.output) for one in group), strict=True)
+            yield Sentence(tag, *map(rejoined, sides))
 
 
 def _with_items(

@@ -65,6 +65,19 @@ def test_the_sacrebleu_command_agrees(script, run_folder, files):
     assert "hit the length limit" in printed
 
 
+def test_the_robustness_table_is_printed_and_saved(script, trained_folder, tmp_path):
+    run = shutil.copytree(trained_folder, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation-*"))
+    for side, texts in (("en", SOURCES), ("de", REFERENCES)):
+        (tmp_path / f"test.{side}").write_text("".join(f"{text}\n" for text in texts[:5]), encoding="utf-8")
+    result = evaluate_script(script, run, *pair_of(tmp_path), "worst=0", "robustness=true")
+    assert result.returncode == 0, result.stderr
+    folder = run / "evaluation-test.en"
+    assert (folder / "robustness.txt").read_text(encoding="utf-8") in result.stdout.decode()
+    assert {"scored", "kept", "alignment"} == set(json.loads((folder / "robustness.json").read_text()))
+    assert set(json.loads((folder / "scores.json").read_text())["hallucination"]) == {"unaligned", "repeated", "copied"}
+    assert "tokens aligned to nothing" in result.stdout.decode()
+
+
 def test_files_of_one_name_have_folders_of_their_own(script, trained_folder, files, tmp_path):
     run = shutil.copytree(trained_folder, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation-*"))
     other = shutil.copytree(files, tmp_path / "other")

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -92,7 +92,7 @@ def measure_robustness(
     outputs: the translator's for `sources`; language: of references and outputs.
     """
     tagged = [split_tag(text) if translator.source_tokenizer.tags else ("", text) for text in sources]
-    sentences = [Sentence(*tagged_source, *rest) for tagged_source, *rest in zip(tagged, references, outputs, strict=True)]
+    sentences = [Sentence(*pair, *rest) for pair, *rest in zip(tagged, references, outputs, strict=True)]
     drawn = Random(SEED).sample(sentences, min(SENTENCES, len(sentences)))
     drawn.sort(key=lambda sentence: sentence.tag)  # the sentences of a joined line want one language
     scored = [(row, lines) for row in SCORED if (lines := _changed(row, drawn))]
@@ -111,16 +111,22 @@ def measure_robustness(
         _alignment(translator, sentences, search))
 
 
-def evident_links(source: str, reference: str) -> list[tuple[int, int]]:
+def evident_links(source: str, reference: str, common: Set[str]) -> list[tuple[int, int]]:
     """Return the places (source, reference), from 0, of words that surely translate each other.
 
-    They are numbers and capitalised names of three letters or more, alike on both sides and once on each. A word that begins
-    both sides is no name for certain.
+    They are numbers and names, alike on both sides and once on each. Capitals begin sentences too, so a name must not be among
+    the `common` words, which are written in small letters elsewhere.
     """
-    sides = [[re.sub(r"^\W+|\W+$", "", word) for word in normal(text).split()] for text in (source, reference)]
+    sides = _words(source), _words(reference)
     once = [{word for word, times in Counter(words).items() if times == 1} for words in sides]
-    links = [(sides[0].index(word), place) for place, word in enumerate(sides[1]) if word in once[0] & once[1]]
-    return [(s, t) for s, t in links if NUMBER.fullmatch(sides[1][t]) or ((s or t) and _is_name(sides[1][t]))]
+    return [
+        (sides[0].index(word), place) for place, word in enumerate(sides[1])
+        if word in once[0] & once[1] and (NUMBER.fullmatch(word) or (_is_name(word) and word.lower() not in common))]
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text without the marks around them, as alignments number them."""
+    return [re.sub(r"^\W+|\W+$", "", word) for word in normal(text).split()]
 
 
 def _is_name(word: str) -> bool:
@@ -193,7 +199,8 @@ def _percentages(group: str, kept: Mapping[str, Sequence[bool]]) -> list[Row]:
 
 def _alignment(translator: Translator, sentences: Sequence[Sentence], search: SearchConfig) -> Row:
     """Return how many evident links the translator finds between sources and references."""
-    evident = [(one, links) for one in sentences if (links := evident_links(one.source, one.reference))]
+    common = {word for one in sentences for text in (one.source, one.reference) for word in _words(text) if word.islower()}
+    evident = [(one, links) for one in sentences if (links := evident_links(one.source, one.reference, common))]
     details = translator.details([one.tag + one.source for one, _ in evident], [one.reference for one, _ in evident], search)
     right = [
         [s for s, t in found.alignment if t == target] == [source]

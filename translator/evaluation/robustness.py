@@ -152,7 +152,7 @@ def _joined(sentences: Sequence[Sentence], size: int) -> Iterator[Sentence]:
         for first in range(0, len(rest) - size + 1, size):
             group = rest[first : first + size]
             sides = zip(*((one.source, one.reference, one.output) for one in group), strict=True)
-            yield Sentence(tag, *map(rejoined, sides))
+            yield Sentence(tag, *(rejoined(side, itertools.repeat(" ", size)) for side in sides))
 
 
 def _with_items(

@@ -19,14 +19,13 @@ from tests.support.commands import Script
 from tests.support.configurations import model_config, run_config, tokenizer_config
 from tests.support.corpora import PAIRS
 from tests.support.forked import forks, run_script
-from tests.support.models import random_model
+from tests.support.models import model_of_pairs, random_model
 from tests.support.paths import ROOT
 from translator.config.building import to_yaml
-from translator.data.batching import collate
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
-from translator.text.tokenizer import PAD_ID, Tokenizer, train_tokenizer
+from translator.text.tokenizer import Tokenizer, train_tokenizer
 from translator.training import updater
 
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
@@ -70,15 +69,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer, run_folder: Path) -> Path:
     """A run folder that has learned PAIRS: it says words."""
-    model = random_model(vocab=len(tokenizer), seed=6)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    sources, targets = (tokenizer.encode(side) for side in zip(*PAIRS, strict=True))
-    batches = [collate(sources[part::4], targets[part::4]) for part in range(4)]
-    for batch in batches * 40:
-        optimizer.zero_grad()
-        logits = model(batch.source, batch.target_in)
-        torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.target_out, ignore_index=PAD_ID).backward()
-        optimizer.step()
+    model = model_of_pairs(tokenizer)
     path = tmp_path_factory.mktemp("trained") / "tiny"
     shutil.copytree(run_folder, path)
     save_tensors(RunFolder(path).model_file, weights_of(model))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.configurations import model_config, run_config
+from tests.support.corpora import PAIRS
 from translator.config.options import ModelConfig
 from translator.data.batching import Batch, collate
 from translator.model.attention import (
@@ -16,6 +17,7 @@ from translator.model.attention import (
 from translator.model.layers import DecoderLayer
 from translator.model.transformer import Transformer
 from translator.runtime.device import Precision
+from translator.text.tokenizer import PAD_ID, Tokenizer
 from translator.training.updater import Updater
 
 
@@ -40,6 +42,20 @@ def random_model(
         for parameter in model.parameters():
             if not parameter.any():
                 parameter.normal_(std=0.3)
+    return model
+
+
+def model_of_pairs(tokenizer: Tokenizer) -> Transformer:
+    """A model that has learned PAIRS: it says words."""
+    model = random_model(vocab=len(tokenizer), seed=6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    sources, targets = (tokenizer.encode(side) for side in zip(*PAIRS, strict=True))
+    batches = [collate(sources[part::4], targets[part::4]) for part in range(4)]
+    for batch in batches * 40:
+        optimizer.zero_grad()
+        logits = model(batch.source, batch.target_in)
+        torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch.target_out, ignore_index=PAD_ID).backward()
+        optimizer.step()
     return model
 
 

@@ -21,6 +21,7 @@ from translator.inference.confidence import foreign_source, low_certainty
 from translator.inference.details import Details, collect_details
 from translator.inference.given import as_translated
 from translator.inference.markup import restore_tags
+from translator.inference.placeholder_search import PlaceholderSearch
 from translator.inference.planning import Planner, TrainingStatistics, Unit
 from translator.inference.ranking import as_line, join_allowed, rank, restored, warnings_of, without_phrases
 from translator.inference.translation import Given, Request, Translation
@@ -38,7 +39,7 @@ from translator.search.scoring import Rating, predictions, rate
 from translator.search.shortlist import Shortlist, search_among
 from translator.text.html import parse_html
 from translator.text.language import preload
-from translator.text.placeholders import numbers_in, placeholder
+from translator.text.placeholders import placeholder
 from translator.text.sentence_splitter import space_behind
 from translator.text.tokenizer import EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from translator.text.writing_systems import normal, whole_words
@@ -49,10 +50,6 @@ CHUNK = 512
 TOKENS_ON_CPU, TOKENS_ON_GPU = 32_768, 131_072
 # Searches for an output without banned phrases, each without the spellings that the earlier ones found.
 BANNED_TRIES = 20
-# The least beam of a search that requires placeholders: they compete with outputs that have fewer.
-PLACEHOLDER_BEAM = 10
-
-Found = tuple[Unit, list[Hypothesis]]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -116,6 +113,7 @@ class Translator:
         # Learned positions limit sources and, with BOS, outputs.
         positions = min((m.config.max_positions for m in self.models if m.config.positions == "learned"), default=None)
         self.planner = Planner(self.source_tokenizer, self.target_tokenizer, first.statistics, positions)
+        self._find = PlaceholderSearch(self._search, self.planner)
 
     @property
     def device(self) -> torch.device:
@@ -256,45 +254,6 @@ class Translator:
         unsure = [low_certainty(best, options, self._low_certainty) for best in translation.hypotheses[:1]]
         warnings = foreign_source(unit.text, self._languages), *unsure
         return (*filter(None, warnings), *warnings_of(translation, unit, self._statistics.length_ratio or 0.0))
-
-    def _find(self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> list[Found]:
-        """Search for outputs that have each placeholder of their unit once.
-
-        Where the best one has not, search again with these required; if that fails too, for what they stand for.
-        """
-        found = list(zip(units, self._search(units, options, banned), strict=True))
-        again = []
-        for place, (unit, hypotheses) in enumerate(found):
-            if unit.form.values:
-                kept = list(filter(partial(self._keeps, unit), hypotheses))
-                if kept and (options.mbr or kept[0] is hypotheses[0]):
-                    found[place] = unit, kept
-                else:
-                    again.append(place)
-        for place, required in zip(again, self._find_required([units[place] for place in again], options, banned), strict=True):
-            found[place] = required
-        return found
-
-    def _find_required(
-        self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]]
-    ) -> Iterator[Found]:
-        """Yield outputs that have each placeholder once; where the search finds no such, of the unit without placeholders."""
-        if not units:
-            return
-        beam = max(options.beam_size, PLACEHOLDER_BEAM)
-        plain = dataclasses.replace(
-            options.plain(beam), n_best=beam, shortlist=options.shortlist, keep_places=False, patience=None)
-        for unit, hypotheses in zip(units, self._search(units, plain, banned, placeholders=True), strict=True):
-            if kept := list(filter(partial(self._keeps, unit), hypotheses)):
-                yield unit, kept
-            else:
-                unmasked = self.planner.without_placeholders(unit)
-                yield unmasked, self._search([unmasked], options, banned)[0]
-
-    def _keeps(self, unit: Unit, hypothesis: Hypothesis) -> bool:
-        """Return whether an output has each placeholder of its unit once, and no other."""
-        numbers = numbers_in("".join(self.target_tokenizer.pieces(hypothesis.ids)))
-        return sorted(numbers) == list(range(1, len(unit.form.values) + 1))
 
     def _search(
         self, units: list[Unit], options: SearchConfig, banned: Sequence[tuple[int, ...]] = (), *, placeholders: bool = False

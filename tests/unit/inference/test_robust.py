@@ -42,7 +42,7 @@ def outputs(translator: Translator, monkeypatch, *answers: Callable[[list[int]],
         required.append(placeholders)
         return [[Hypothesis(tuple(answer(unit.ids[:-1])), -1.0, -1.0, False)] for unit in units]
 
-    monkeypatch.setattr(translator, "_search", search)
+    monkeypatch.setattr(translator._find, "search", search)
     return required
 
 
@@ -77,6 +77,22 @@ def test_an_output_that_lacks_a_placeholder_is_searched_again(translator, monkey
     [translation] = translator.translate(["She sees me@x.de and %s."])
     assert translation.text == "She sees me@x.de and %s."
     assert searched == required
+
+
+def test_a_placeholder_that_no_source_has_is_banned(translator, monkeypatch):
+    sentence, stray = "She sees two trees.", TOKENIZER.ids_of(["⟦3⟧"])
+    banned: list[list[tuple[int, ...]]] = []
+
+    def search(units, options, of_call=(), *, placeholders=False):
+        banned.append(list(of_call))
+        return [[Hypothesis((*unit.ids[:-1], *([] if of_call else stray)), -1.0, -1.0, False)] for unit in units]
+
+    monkeypatch.setattr(translator._find, "search", search)
+    for robust in (True, False):
+        banned.clear()
+        [translation] = translator.translate([sentence], dataclasses.replace(ROBUST, robust=robust))
+        assert translation.text == sentence
+        assert [len(of_call) for of_call in banned] == [0, 9]
 
 
 @pytest.mark.parametrize("options", [

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from translator.config.options import ModelConfig, SearchConfig
 from translator.runtime.errors import UserError
 
-# Options of a search that exports carry, or that change nothing in plain beam search. Every other one must be off.
+# Options of a search that exports carry, or that work outside of it, on texts. Every other one must be off.
 SEARCH_CARRIED = frozenset((
     "beam_size", "keep_places", "patience", "length_penalty", "length_penalty_form", "max_length", "max_length_ratio",
-    "max_length_extra", "max_source_tokens", "split_sentences", "batch_tokens", "diversity", "seed"))
+    "max_length_extra", "max_source_tokens", "split_sentences", "robust", "batch_tokens", "diversity", "seed"))
 # Options of a model that every exporter carries. Of any other, an exporter lists the values it knows.
 MODEL_CARRIED = frozenset((
     "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions", "output_bias", "embeddings", "dropout",

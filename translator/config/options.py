@@ -372,6 +372,8 @@ class RunConfig(Options):
                      "is for a trained model: `make shortlist` learns one. Leave it 0 in training.")
         self.require(self.init is not None or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
                      "tokenizer.source_tag", "and tokenizer.target_tag are for a model that init names")
+        self.require(not self.tokenizer.placeholders or self.data.augment.placeholders > 0, "tokenizer.placeholders",
+                     "need training. Set data.augment.placeholders above 0, or tokenizer.placeholders=0.")
         self.require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                      "all needs one vocabulary for both sides. Set tokenizer.joint=true, or model.tied=target.")
 

@@ -29,6 +29,7 @@ from translator.data.text_files import require_file, sha256_of
 from translator.runtime.atomic_files import read_plain, sync, take_place
 from translator.runtime.errors import UserError
 from translator.runtime.process_pool import InOrder, alone, in_order
+from translator.text.letter_case import share_of_capitals
 from translator.text.sentence_splitter import split_sentences
 from translator.text.tokenizer import UNK_ID, Tokenizer, Tokenizers, narrow_target, train_tokenizer
 
@@ -183,9 +184,11 @@ def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Pat
         raise UserError(f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and "
                         "model.max_positions where positions are learned")
     lengths = Dataset.from_file(str(folder / "train.arrow")).with_format("numpy")["source_length"][:]
-    sampled = [len(split_sentences(text)) > 1 for text in _texts(_rows(splits, "train"), "source", most=100_000)]
+    sampled = list(_texts(_rows(splits, "train"), "source", most=100_000))
+    several = sum(len(split_sentences(text)) > 1 for text in sampled)
     report["splits"]["train"] |= {
-        "source_long": int(np.percentile(lengths, 99)), "source_several": sum(sampled) / max(1, len(sampled))}
+        "source_long": int(np.percentile(lengths, 99)), "source_several": several / max(1, len(sampled)),
+        "source_capitals": share_of_capitals(sampled)}
     sums = "".join(sha256_of(folder / f"{split}.arrow") for split in SPLITS)
     report["fingerprint"] = hashlib.sha256(bytes.fromhex(sums)).hexdigest()
     _save_report(folder, report)

@@ -23,6 +23,8 @@ from translator.text.writing_systems import normal, whole_words
 
 # Share of training sources with two or more sentences from which a model counts as trained on such texts.
 OFTEN = 0.5
+# Languages with a smaller share of capitals within sentences write little but names with one.
+FEW_CAPITALS = 0.1
 # A sentence is split if it is longer than this many times the 99th percentile of training sources.
 FAR_TOO_LONG = 2
 
@@ -35,6 +37,7 @@ class TrainingStatistics:
     long_source: float | None = None  # 99th percentile, in tokens
     several_sentences: float | None = None  # share of sources with two or more
     length_ratio: float | None = None  # target tokens per source token
+    capitals: float | None = None  # share of words within sources that begin with a capital
 
     @classmethod
     def from_report(cls, report: Mapping[str, Any]) -> TrainingStatistics:
@@ -47,7 +50,7 @@ class TrainingStatistics:
         source, target = known.get("source_tokens"), known.get("target_tokens")
         return cls(
             known.get("source_longest"), known.get("source_long"), known.get("source_several"),
-            target / source if source and target else None)
+            target / source if source and target else None, known.get("source_capitals"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +118,8 @@ class Planner:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.statistics, self.positions = statistics, positions
         self._terminologies: dict[str, Terminology] = {}
-        self._forms = SurfaceForms(source_tokenizer, target_tokenizer)
+        only_names = statistics.capitals is not None and statistics.capitals < FEW_CAPITALS
+        self._forms = SurfaceForms(source_tokenizer, target_tokenizer, names_have_capitals=only_names)
 
     def plan(self, request: Request, options: PlanningOptions) -> list[Unit] | str:
         """Return the units to search, one that `is_nothing` for a text without words, or why the text is refused."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+# A word within a sentence, with letters on both sides of the space before it.
+INNER_WORD = re.compile(r"(?<=\w )[^\W\d_]{2,}")
 
 Cost = Callable[[str], float]  # of a word: how unusual its spelling is in training texts
 WORD = re.compile(r"[^\W\d_](?:[\w'’]*\w)?")
 # A sentence is in title case if it has this many words, and this share of them begins with a capital.
 LEAST_WORDS, MOST_OF_THEM = 4, 0.8
+
+
+def share_of_capitals(texts: Iterable[str]) -> float:
+    """Return the share of words within sentences that begin with a capital: 0.04 in English, 0.17 or more in German."""
+    words = [word for text in texts for word in INNER_WORD.findall(text) if not word.isupper()]
+    return sum(word[0].isupper() for word in words) / max(1, len(words))
 
 
 def in_capitals(text: str, cost: Cost) -> bool:

@@ -23,6 +23,9 @@ CLOSING = {"„": "“", "“": "”", "«": "»", "»": "«"}  # for a sentence
 LONE_HYPHEN = re.compile(r"(?<!\S)-(?!\S)")
 # Words with unknown characters are left to the model if they hold a larger share of the sentence's letters.
 MOST_UNKNOWN = 0.5
+# A word within a sentence. If it begins with a capital and has so many pieces, a model hardly copies it right.
+INNER_WORD = re.compile(r"(?<=[\w,;:] )[^\W\d_]+(?:-[^\W\d_]+)*(?=(?:['’]s)?(?!['’\w-]))")
+PIECES_OF_NAME = 3
 NAME_FACTOR = 1.3  # how much rarer a name is without its capital, at least
 
 
@@ -128,8 +131,9 @@ class SurfaceForm:
 class SurfaceForms:
     """Find the surface form of sentences for a model."""
 
-    def __init__(self, source: Tokenizer, target: Tokenizer) -> None:
-        self.source, self.target = source, target
+    def __init__(self, source: Tokenizer, target: Tokenizer, *, names_have_capitals: bool = False) -> None:
+        """names_have_capitals: whether sources write names with a capital, and few other words."""
+        self.source, self.target, self.names_have_capitals = source, target, names_have_capitals
 
     def of(self, sentence: str) -> SurfaceForm:
         """Return the form of a sentence. An ordinary one is its own text."""
@@ -137,7 +141,7 @@ class SurfaceForms:
         spans = find_spans(peeled.text)
         form = self._plain_marks(SurfaceForm(peeled.text, sentence, peeled.front, peeled.back, peeled.replaces_end))
         form = self._in_sentence_case(form, spans)
-        spans = joined([*spans, *self._unknown_words(form.text, spans)])
+        spans = joined([*spans, *self._unknown_words(form.text, spans), *self._rare_names(form.text)])
         if not any(map(str.isalpha, blanked(form.text, spans))):
             return SurfaceForm("", sentence, sentence.strip())
         if self._masks:
@@ -199,6 +203,12 @@ class SurfaceForms:
         outside = blanked(text, spans)
         letters, known = (sum(map(str.isalpha, part)) for part in (outside, blanked(outside, words)))
         return words if letters - known <= MOST_UNKNOWN * letters else []
+
+    def _rare_names(self, text: str) -> list[Span]:
+        """Return the names that the vocabulary spells in many pieces, if sources show by capitals what a name is."""
+        words = INNER_WORD.finditer(text) if self.names_have_capitals else ()
+        return [word.span() for word in words if word[0][0].isupper() and not word[0].isupper()
+                and len(self.source.spell(word[0])) >= PIECES_OF_NAME]
 
 
 def _word_around(text: str, start: int, end: int) -> Span:

@@ -54,6 +54,18 @@ def test_ordinary_sentences_reach_the_model_unchanged(sentence):
     assert form.restore("Any “text” - so!") == "Any “text” - so!"
 
 
+@pytest.mark.parametrize(("text", "masked"), [
+    ("I like Zürich.", "I like ⟦1⟧."), ("Tom and Jean-Luc's tea", "Tom and ⟦1⟧'s tea"), ("I like Tom, Ishmael.", "I like Tom, ⟦1⟧."),
+    ("Zürich is old.", "Zürich is old."), ("I don't like I'm-so-old.", "I don't like I'm-so-old."), ("I like ŻÓŁĆ tea", None)])
+def test_rare_names_are_masked_where_capitals_show_them(text, masked):
+    letters = train_tokenizer([*SENTENCES * 20, " ".join("ZürichJean-LucIshmaelŻÓŁĆI'm-so-old")], WORDS)
+    forms = SurfaceForms(letters, TARGET, names_have_capitals=True)
+    form = forms.of(text)
+    assert form.text == (text if masked is None else masked)
+    assert form.restore(form.text) == text
+    assert SurfaceForms(letters, TARGET).of(text).text == text
+
+
 @pytest.mark.parametrize(("written", "text", "output", "restored"), [
     ("GOOD MORNING", "Good morning", "Guten Morgen", "GUTEN MORGEN"),
     ("TOM LIKES THE OLD MAN!!!", "Tom likes the old man!", "Tom mag den Mann!", "TOM MAG DEN MANN!!!"),

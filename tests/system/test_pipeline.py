@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.support.corpora import write_pairs
 
 OPTIONS = [
-    "data=files", "data.holdout=60", "tokenizer.vocab_size=20", "tokenizer.byte_fallback=false", "model=tiny",
+    "data=files", "data.holdout=60", "tokenizer.vocab_size=20", "tokenizer.placeholders=0", "tokenizer.byte_fallback=false",
+    "model=tiny",
     "model.d_model=64", "model.d_ff=128", "model.encoder_layers=2", "model.decoder_layers=2", "model.dropout=0",
     "model.positions=relative",
     "optim.lr=1e-2", "optim.warmup_updates=100", "train.batch_tokens=512",

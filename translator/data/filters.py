@@ -87,7 +87,7 @@ def _either(pattern: str) -> Callable[[Columns, Any], np.ndarray]:
 
 
 def _equal(columns: Columns, _: Any) -> np.ndarray:
-    return pc.equal(*map(pc.utf8_lower, columns)).to_numpy(zero_copy_only=False)
+    return pc.equal(*columns).to_numpy(zero_copy_only=False)
 
 
 def _symbolic(columns: Columns, least: float) -> np.ndarray:
@@ -122,8 +122,11 @@ def _repeats_bytes(texts: pa.Array, times: int) -> np.ndarray:
 
 
 def _is_copied_sentence(sides: Sides, config: DataConfig) -> bool:
-    """Return whether the target repeats a source of three words or more, half of them without a capital: names may be equal."""
-    if not is_copy(sides.source, sides.target):
+    """Return whether the target repeats a source of three words or more, half of them without a capital: names may be equal.
+
+    The same in other case is no copy: restoring case is a task of its own.
+    """
+    if one_line(split_tag(sides.source)[1]) != one_line(sides.target):
         return False
     text = sides.source.lower() if sides.source.isupper() else sides.source
     words = WORD.findall(text)

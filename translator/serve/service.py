@@ -170,7 +170,7 @@ def explain(
     for unit, translation in zip(units, translations, strict=True):
         if not translation.pairs:
             written = unit.markup.source if unit.markup else unit.text
-            yield untranslated(written, translation.text) if translation.text else {"source": [written], "translations": []}
+            yield untranslated(written, translation.text)
             continue
         [(source, _)], [form] = translation.pairs, translation.forms
         tags, explained = translator.source_tokenizer.count_tags(source), []
@@ -189,8 +189,9 @@ def explain(
 
 
 def untranslated(source: str, text: str) -> dict[str, Any]:
-    """Return the explanation of a text that no model translated."""
-    return {"source": [source], "translations": [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []}]}
+    """Return the explanation of a text that no model translated; an empty one has no translations."""
+    translations = [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []}] if text else []
+    return {"source": [source], "translations": translations, "warnings": []}
 
 
 def served_code(code: str, languages: Sequence[str]) -> str:

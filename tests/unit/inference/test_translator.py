@@ -148,8 +148,8 @@ def test_banned_phrases_never_appear_however_spelled(translator):
 
 def test_the_last_search_for_one_without_banned_phrases_counts(translator, monkeypatch):
     searches, bound = [], options(banned=("zwei", "Sie"))
-    search = translator._search
-    monkeypatch.setattr(translator, "_search", lambda *args: searches.append(args) or search(*args))
+    search = translator._find.search
+    monkeypatch.setattr(translator._find, "search", lambda *args: searches.append(args) or search(*args))
     expected = translator(SOURCES[:1], bound)
     tries = len(searches) - 1
     assert tries > 0

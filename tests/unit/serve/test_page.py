@@ -132,12 +132,12 @@ def test_the_ranked_translations_have_scores(page, server):
 
 
 def test_markup_stays_text(page):
-    hostile = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    hostile = "<img src=x onerror=alert(1)><script>She sees two trees.</script>"
     page["text"].send_keys(hostile)
     page.until_translated()
     assert page.driver.execute_script("return document.getElementById('mirror').textContent") == hostile + "\n"
     translation = {"text": "<img src=x onerror=alert(3)>", "score": 0, "tokens": []}
-    answer = {"texts": [[[{"source": ["a"], "translations": [translation]}]]]}
+    answer = {"texts": [[[{"source": ["a"], "translations": [translation], "warnings": []}]]]}
     page.driver.execute_script("const answer = JSON.stringify(arguments[0]); fetch = async () => new Response(answer)", answer)
     page["text"].send_keys("\na")
     page.until(lambda: "alert(3)" in page["output"].text)

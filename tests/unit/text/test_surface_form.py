@@ -55,7 +55,8 @@ def test_ordinary_sentences_reach_the_model_unchanged(sentence):
 
 
 @pytest.mark.parametrize(("text", "masked"), [
-    ("I like Zürich.", "I like ⟦1⟧."), ("Tom and Jean-Luc's tea", "Tom and ⟦1⟧'s tea"), ("I like Tom, Ishmael.", "I like Tom, ⟦1⟧."),
+    ("I like Zürich.", "I like ⟦1⟧."), ("Tom and Jean-Luc's tea", "Tom and ⟦1⟧'s tea"),
+    ("I like Tom, Ishmael.", "I like Tom, ⟦1⟧."),
     ("Zürich is old.", "Zürich is old."), ("I don't like I'm-so-old.", "I don't like I'm-so-old."), ("I like ŻÓŁĆ tea", None)])
 def test_rare_names_are_masked_where_capitals_show_them(text, masked):
     letters = train_tokenizer([*SENTENCES * 20, " ".join("ZürichJean-LucIshmaelŻÓŁĆI'm-so-old")], WORDS)

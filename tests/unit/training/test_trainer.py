@@ -81,7 +81,8 @@ def test_a_run_killed_and_resumed_is_the_run_never_interrupted(
     several_threads(threads)
     config = training_config(accumulation=2, guided_alignment=0.5 if threads > 1 else 0)
     config = dataclasses.replace(
-        config, optim=dataclasses.replace(config.optim, **extra), tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2),
+        config, optim=dataclasses.replace(config.optim, **extra),
+        tokenizer=dataclasses.replace(config.tokenizer, sampling=0.2, placeholders=0),
         data=dataclasses.replace(config.data, augment=AugmentConfig(lower=0.3, no_stop=0.3, typos=0.3, numbers=0.1)))
     whole = setup(config, "whole", precision)
     whole.fit()

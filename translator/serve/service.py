@@ -21,7 +21,7 @@ from translator.runtime.errors import UserError
 from translator.serve.batcher import Batcher
 from translator.text.html import Document
 from translator.text.language import name_of, rank_languages
-from translator.text.markup import Markup
+from translator.text.markup import Markup, strip_tags
 from translator.text.tokenizer import EOS_ID
 
 DECIMALS = 3  # of the numbers sent
@@ -176,6 +176,8 @@ def explain(
         tags, explained = translator.source_tokenizer.count_tags(source), []
         for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
             surfaces = form.restore_parts(translator.target_tokenizer.surfaces(hypothesis.ids))
+            if unit.markup and (tagged := strip_tags(text)) and tagged.text == "".join(surfaces):
+                surfaces = tagged.spread(surfaces)
             attention = rating.alignment[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
             tokens = [
                 {"text": surface, "log_probability": round(log_probability, DECIMALS),

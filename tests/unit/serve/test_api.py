@@ -361,6 +361,8 @@ def test_details_of_a_line_with_tags_spell_it(server):
     [[[sentence]]] = answer["texts"]
     assert "".join(sentence["source"]) == line
     assert sentence["translations"][0]["text"].count("<") == 4
+    for translation in sentence["translations"]:
+        assert "".join(token["text"] for token in translation["tokens"]) == translation["text"]
 
 
 def test_details_spell_the_text_and_its_translations(server, by_command_line):

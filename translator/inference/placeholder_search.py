@@ -21,7 +21,7 @@ class PlaceholderSearch:
     """Search as `search` does, and again where an output loses, repeats or invents a placeholder."""
 
     def __init__(self, search: Callable[..., list[list[Hypothesis]]], planner: Planner) -> None:
-        """search: takes units, options, banned sequences, and with placeholders=True requires those of each unit."""
+        """search: takes units, options and banned sequences; placeholders=True requires all placeholders of each unit."""
         self.search, self.planner = search, planner
         tokenizer = planner.target_tokenizer
         self.numbers = {

@@ -23,7 +23,7 @@ CLOSING = {"„": "“", "“": "”", "«": "»", "»": "«"}  # for a sentence
 LONE_HYPHEN = re.compile(r"(?<!\S)-(?!\S)")
 # Words with unknown characters are left to the model if they hold a larger share of the sentence's letters.
 MOST_UNKNOWN = 0.5
-# A word within a sentence. If it begins with a capital and has so many pieces, a model hardly copies it right.
+# A word within a sentence. If it begins with a capital and has this many pieces, a model hardly copies it.
 INNER_WORD = re.compile(r"(?<=[\w,;:] )[^\W\d_]+(?:-[^\W\d_]+)*(?=(?:['’]s)?(?!['’\w-]))")
 PIECES_OF_NAME = 3
 NAME_FACTOR = 1.3  # how much rarer a name is without its capital, at least

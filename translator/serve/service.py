@@ -170,7 +170,7 @@ def explain(
     for unit, translation in zip(units, translations, strict=True):
         if not translation.pairs:
             written = unit.markup.source if unit.markup else unit.text
-            yield untranslated(written, translation.text)
+            yield untranslated(written, *translation.texts) if translation.text else untranslated(written)
             continue
         [(source, _)], [form] = translation.pairs, translation.forms
         tags, explained = translator.source_tokenizer.count_tags(source), []
@@ -190,9 +190,9 @@ def explain(
                "warnings": translation.warnings}
 
 
-def untranslated(source: str, text: str) -> dict[str, Any]:
-    """Return the explanation of a text that no model translated; an empty one has no translations."""
-    translations = [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []}] if text else []
+def untranslated(source: str, *texts: str) -> dict[str, Any]:
+    """Return the explanation of a text that no model translated, with what stands for its translations."""
+    translations = [{"text": text, "score": 0.0, "hit_limit": False, "tokens": []} for text in texts]
     return {"source": [source], "translations": translations, "warnings": []}
 
 

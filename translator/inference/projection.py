@@ -61,7 +61,7 @@ def _matched(words: Sequence[str], of_text: Sequence[str]) -> dict[int, list[int
     """Return the numbers of a text's words for each of the model's words, which may be spelled differently."""
     flat = [(part, number) for number, word in enumerate(words) for part in WORD.findall(word)]
     found: dict[int, list[int]] = {}
-    ours, theirs = ([normal(word).casefold() for word in side] for side in ([part for part, _ in flat], of_text))
+    ours, theirs = (list(map(_core, side)) for side in ([part for part, _ in flat], of_text))
     for _, i1, i2, j1, j2 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         rows, columns = i2 - i1, j2 - j1
         for row in range(rows if columns else 0):
@@ -69,6 +69,13 @@ def _matched(words: Sequence[str], of_text: Sequence[str]) -> dict[int, list[int
             last = max(first + 1, j1 + -(-(row + 1) * columns // rows))
             found.setdefault(flat[i1 + row][1], []).extend(range(first, last))
     return found
+
+
+def _core(word: str) -> str:
+    """Return a word in lower case without the marks around it, or the marks if it has nothing else."""
+    word = normal(word).casefold()
+    match = CORE.fullmatch(word)
+    return (match and match["core"]) or word
 
 
 def _parts(source: str, of: Range, target: str, span: Range, cuts: Sequence[int]) -> list[Atom]:

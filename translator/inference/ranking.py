@@ -122,7 +122,9 @@ def warnings_of(translation: Translation, unit: Unit, ratio: float) -> tuple[str
     sentences = len(split_sentences(unit.text)) if unit.required else 1  # any of them may need the required phrase
     joined = f"the translation may be incomplete: required phrases keep {sentences} sentences together" if sentences > 1 else ""
     short = short_output(len(unit.ids), 1 + len(translation.hypotheses[0].ids), ratio)
-    return tuple(filter(None, (short, lost_numbers(unit.text, translation.text), joined)))
+    lost = ", ".join(dict.fromkeys(value for value in unit.form.unkept if value not in translation.text))
+    unkept = f"the translation lacks {lost}" if lost else ""
+    return tuple(filter(None, (short, lost_numbers(unit.text, translation.text), unkept, joined)))
 
 
 def short_output(source: int, output: int, ratio: float) -> str:

@@ -23,10 +23,10 @@ EMOTICON = r"(?:[:;=][’'o-]?[)(\]\[DPp/|*]|<3)"
 _SPANS = "|".join((
     r"⟦[1-9]⟧",
     rf"(?<![A-Za-z0-9_])(?i:(?:https?|ftp)://|www\.|mailto:){_ADDRESS}",
-    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    r"(?<![\w.+-])[\w.+-]+(?:['’][\w.+-]+)*@[\w-]+(?:\.[\w-]+)+",
     r"(?<![\w@])@\w[\w.-]*(?<![.-])(?:@[\w-]+(?:\.[\w-]+)+)?",  # @name, @name@server
     r"(?<![\w&])#\w+",
-    r"(?<!\w):[a-z][a-z0-9]*_[a-z0-9_]*:",  # :emoji_name:
+    r"(?<![\w:]):[a-z][a-z0-9_+-]*:(?![\w:])",  # :emoji_name:
     r"`[^`\n]+`",
     # Formats: %s, %(name)s, %1$s, %.2f, {}, {name}, {{ name }}, ${name}, $name, $1
     r"(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:ll?|h)?[sdifuxXgGeEc@](?![^\W\d_])",
@@ -35,9 +35,11 @@ _SPANS = "|".join((
     # Paths: /usr/bin, ./x, ~/x, C:\x, a/b/c.txt, report.pdf; domains
     rf"(?<![\w/.~])(?:~|\.\.?)?/[\w.~-]+(?:/{_ADDRESS})?(?<!\.)|(?<!\w)[A-Za-z]:\\{_ADDRESS}",
     rf"(?<![\w./-])(?:[\w-]+[./])+(?:(?:{_EXTENSIONS})(?![\w-]|\.\w)|(?:{_DOMAINS})(?![\w-]|\.\w)(?:/{_ADDRESS})?)",
-    # Telephone numbers; numbers with what groups their digits: 25.50, 7:30, 2024-05-01, v1.2.3; 10 000; three or more digits
+    # Dates and times; telephone numbers; numbers with what groups their digits: 25.50, 7:30, v1.2.3-rc1; 10 000; three or more
+    # digits
+    r"(?<!\w)\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w)",
     r"(?<![\w+])\+?\(?(?=(?:\d[() ./-]*){7})\d[\d() ./-]*\d(?!\w)",
-    r"(?<![\w.,:'’/-])v?\d+(?:[.,:'’/\u00a0\u202f×x–-]\d+)+",
+    r"(?<![\w.,:'’/-])v?\d+(?:[.,:'’/\u00a0\u202f×x–-]\d+)+(?:[.-]?(?:alpha|beta|rc|dev|post|[ab])\.?\d*(?!\w))?",
     r"(?<![\w.,])\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\w)|(?<![\w.,])\d{3,}(?!\w)",
     # Arrows, pictures and emoji with their modifiers; emoticons
     PICTURE, rf"(?<!\S){EMOTICON}(?!\S)"))

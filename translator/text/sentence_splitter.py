@@ -24,8 +24,9 @@ _EAST_ASIAN = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60
 _SMILEY = r"(?:[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]++|[:;]-?[()DP](?!\w))"
 # Where a sentence may end. Each run of spaces or marks is tried once, so that any text takes linear time.
 _BOUNDARY = re.compile(
-    # Marks with closing quotes and brackets (French puts a space before its quotes), then smileys and space.
-    r"(?<![.!?…‽؟۔։።])(?P<mark>[.!?…‽؟۔։።]++)(?P<closing>(?:[\"'»«”“’‘)\]*]|[ \u00a0\u202f]»(?=[\s,;:.]|$))*+)"
+    # Marks with closing quotes, brackets and footnotes (French puts a space before its quotes), then smileys and space.
+    r"(?<![.!?…‽؟۔։።])(?P<mark>[.!?…‽؟۔։።]++)"
+    r"(?P<closing>(?:[\"'»«”“’‘)\]*¹²³⁰-⁹\u2069]|\[\d{1,3}\]|[ \u00a0\u202f]»(?=[\s,;:.]|$))*+)"
     rf"(?: ?{_SMILEY})*+(?P<space>\s++)(?=\S)"
     # Marks without a space behind: tea.She
     r"|(?<![.!?])(?P<tight>[.!?]++)(?=[^\W\d_]|[¿¡])"

@@ -20,6 +20,8 @@ from translator.text.writing_systems import is_word
 
 PLAIN = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'") | dict.fromkeys("–—―", "-")
 CLOSING = {"„": "“", "“": "”", "«": "»", "»": "«"}  # for a sentence that has one quote only
+# Soft hyphens, and marks of direction: they are not given back, since what they were for has changed.
+INVISIBLE = re.compile(r"[\u00ad\u2060-\u2064\u202a-\u202e\u2066-\u2069]")
 LONE_HYPHEN = re.compile(r"(?<!\S)-(?!\S)")
 # Words with unknown characters are left to the model if they hold a larger share of the sentence's letters.
 MOST_UNKNOWN = 0.5
@@ -43,6 +45,7 @@ class SurfaceForm:
     apostrophe: str = "'"
     dash: str = "-"
     values: tuple[str, ...] = ()  # of the placeholders in `text`
+    unkept: tuple[str, ...] = ()  # what placeholders stood for that no output kept
 
     @property
     def is_plain(self) -> bool:
@@ -51,7 +54,7 @@ class SurfaceForm:
 
     def without_placeholders(self) -> SurfaceForm:
         """Return the form with what the placeholders of its text stand for."""
-        return dataclasses.replace(self, text=fill(self.text, self.values), values=())
+        return dataclasses.replace(self, text=fill(self.text, self.values), values=(), unkept=self.values)
 
     def restore(self, output: str) -> str:
         """Return an output of the model as the sentence was written."""
@@ -86,7 +89,7 @@ class SurfaceForm:
         """Return the part of the sentence for each part of `text`: joined, they are the sentence."""
         if self.is_plain or not parts:
             return list(parts)
-        start = self.source.index(self.front) + len(self.front)
+        start = max(0, self.source.find(self.front)) + len(self.front)
         ends = list(accumulate((len(fill(part, self.values)) for part in parts[:-1]), initial=start))[1:]
         return [self.source[first:last] for first, last in pairwise([0, *ends, len(self.source)])]
 
@@ -137,7 +140,7 @@ class SurfaceForms:
 
     def of(self, sentence: str) -> SurfaceForm:
         """Return the form of a sentence. An ordinary one is its own text."""
-        peeled = peel(sentence.strip(), self._is_name)
+        peeled = peel(INVISIBLE.sub("", sentence.strip()), self._is_name)
         spans = find_spans(peeled.text)
         form = self._plain_marks(SurfaceForm(peeled.text, sentence, peeled.front, peeled.back, peeled.replaces_end))
         form = self._in_sentence_case(form, spans)
@@ -159,7 +162,7 @@ class SurfaceForms:
         """Return whether words are names: pieces of both vocabularies with a capital, and of the source's only so."""
         if self.source is self.target:
             return False  # it has the words of both languages
-        for word in label.split():
+        for word in (part.capitalize() if part.isupper() else part for part in label.split()):
             pieces = [WORD_START + word, WORD_START + word.lower()]
             with_capital, without = self.source.ids_of(pieces)
             unknown = UNK_ID in (with_capital, *self.target.ids_of(pieces[:1])) or without != UNK_ID

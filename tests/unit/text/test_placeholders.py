@@ -27,6 +27,9 @@ KEPT = [
     ("Call +49 30 1234567 at 7:30 on 2024-05-01.", ["+49 30 1234567", "7:30", "2024-05-01"]),
     ("日本語のhttps://example.jp/aを見る。", ["https://example.jp/a"]),
     ("What does ⟦3⟧ mean?", ["⟦3⟧"]),
+    ("Use 2.0.0-beta.1 or 1.0.0b2, not 1.2.3-rc1.", ["2.0.0-beta.1", "1.0.0b2", "1.2.3-rc1"]),
+    ("Ask tom.o'neil@example.com on 1990-05-01T10:00:00Z.", ["tom.o'neil@example.com", "1990-05-01T10:00:00Z"]),
+    (":smile: I like tea :tea_cup:", [":smile:", ":tea_cup:"]),
 ]
 PLAIN = [
     "I was 15 when the 3rd of 20 people left.", "It is 5 p.m. now, e.g. in the U.S.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ WORDS = tokenizer_config(placeholders=9, vocab_size=600, model_type="bpe")  # mo
 ENGLISH, TARGET = train_tokenizer(SENTENCES * 20, WORDS), train_tokenizer(GERMAN * 20, WORDS)
 FORMS = SurfaceForms(ENGLISH, TARGET)
 MARKS = ["“{}”", "„{}“", "« {} »", "\"{}\"", "'{}'", "({})", "[{}]", "- {}", "• {}", "* {}", "1. {}", "a) {}", "(2) {}",
-         "Tom: {}", "{} 😀", "😀 {}", "{} :-)", "> {}", "1. “{}” ❤️", "「{}」"]
+         "Tom: {}", "TOM: {}", "{} 😀", "😀 {}", "{} :-)", "> {}", "1. “{}” ❤️", "「{}」"]
 RUNS = ["!!!", "??", "?!", "......", "!!! 😀"]
 TEXT = st.text(max_size=30) | st.lists(
     st.sampled_from(["I like tea", "THE SEA", "Tom: ", "- ", "“", "”", "\"", "'", "(", ")", "!", "?!", ". ", " ", "😀", "%s",
@@ -39,6 +41,18 @@ def test_a_run_of_marks_is_one_mark_for_the_model(run):
     form = FORMS.of(f"I like tea{run}")
     assert form.text in ("I like tea!", "I like tea?", "I like tea...")
     assert form.restore("Ich mag Tee!") == form.restore("Ich mag Tee") == f"Ich mag Tee{run}"
+
+
+def test_invisible_characters_do_not_reach_the_model():
+    form = FORMS.of("I li\u00adke \u2068tea\u2069.")
+    assert (form.text, form.restore("Ich mag Tee.")) == ("I like tea.", "Ich mag Tee.")
+    assert "".join(form.source_parts(["I like", " tea."])) == "I li\u00adke \u2068tea\u2069."
+
+
+def test_long_runs_of_space_take_linear_time():
+    start = time.perf_counter()
+    FORMS.of("I like" + " " * 200_000 + "tea.")
+    assert time.perf_counter() - start < 5  # quadratic time would be minutes
 
 
 def test_a_mark_behind_the_closing_quote_is_one_of_the_sentence():

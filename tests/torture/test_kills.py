@@ -56,7 +56,7 @@ class Kind:
 
 
 SOME = -(-KILLS // 5)
-STREAM = ("data.window=80", "tokenizer.vocab_size=300")  # several passes over the corpus
+STREAM = ("data.window=80", "tokenizer.vocab_size=320")  # several passes over the corpus
 TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 KINDS = {
     "plain": Kind(KILLS), "streamed": Kind(SOME, options=STREAM), "two processes": Kind(SOME, launcher=TWO),

@@ -102,6 +102,7 @@ def test_crossing_and_stray_tags_are_kept_too(text, target, links):
     ("read <a href='x'>this</a>", "lesen Sie", [(0, 0), (0, 1)], "lesen <a href='x'>Sie</a>"),
     ("I know <x id=1/>.", "das weiß ich", [(0, 2), (1, 1)], "das weiß <x id=1/> ich"),
     ("press <x id=1/>+<x id=2/> now", "jetzt +", [(2, 0), (1, 1)], "jetzt <x id=1/>+<x id=2/>"),
+    ("- <b>\"tea now\"</b>", "- \"Tee jetzt\"", [(0, 0), (1, 1), (2, 2)], "- <b>\"Tee jetzt\"</b>"),
     ("one <br/> two", "eins zwei", [(0, 0), (1, 1)], "eins <br/> zwei"),
     ("tea<sup></sup> here", "Hier Tee", [(1, 0), (0, 1)], "Hier Tee<sup></sup>"),
     ("ask <b>@<i>tom</i></b>, please", "bitte @tom, fragen", [(2, 0), (1, 1), (0, 2)], "bitte <b>@<i>tom</i></b>, fragen"),

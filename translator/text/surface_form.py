@@ -199,7 +199,8 @@ class SurfaceForms:
 
     def _unknown_words(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """Return the words that hold characters the vocabulary lacks, unless most of the text is such."""
-        unknown = self.source.unknown_spans(text)
+        end = len(text.rstrip(ENDS))  # a mark, known or not, is the model's to place
+        unknown = [span for span in self.source.unknown_spans(text) if span[0] < end]
         if not unknown:
             return []
         words = joined([_word_around(text, start, end) for start, end in unknown])

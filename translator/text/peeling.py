@@ -16,7 +16,8 @@ LABEL = re.compile(r"((?!\d)\w+(?: (?!\d)\w+)?):\s+(?=\S)")
 BACK = re.compile(rf"(?<!\s)\s*+{PICTURE}$|(?<!\s)\s++{EMOTICON}$")
 RUN = re.compile(r"(?:[!?！？‼⁇⁈⁉]{2,}|\.{4,}|[。．]{2,})$")
 BRACKETS = {"(": ")", "[": "]", "（": "）", "［": "］", "「": "」", "『": "』", "【": "】", "《": "》", "〈": "〉"}
-QUOTES = {"“": "”", "”": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", '"': '"', "‘": "’",
+# Not plain double quotes, in whose place a model writes its language's own.
+QUOTES = {"“": "”", "”": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", "‘": "’",
           "‚": "‘’", "‹": "›", "›": "‹", "'": "'"}
 DOUBLE = "“”„‟«»\""
 
@@ -58,10 +59,10 @@ def _layers(peeled: Peeled, is_name: Callable[[str], bool]) -> Iterator[Peeled]:
             opening, closing = inner.partition(text)[::2]
             own = end and not text.endswith(tuple(ENDS))
             yield Peeled(text + end if own else text, front + first + opening, closing + closed[-1] + end + back, bool(own))
-    elif sum(map(text.count, DOUBLE)) == 1 and first in DOUBLE:
+    elif sum(map(text.count, DOUBLE)) == 1 and first in DOUBLE and first in QUOTES:
         text = text[1:].lstrip()
         yield Peeled(text, front + peeled.text.removesuffix(text), back)
-    elif sum(map(text.count, DOUBLE)) == 1 and last in DOUBLE:
+    elif sum(map(text.count, DOUBLE)) == 1 and last in DOUBLE and last in QUOTES:
         text = text[:-1].rstrip()
         yield Peeled(text, front, peeled.text.removeprefix(text) + back)
 

@@ -21,7 +21,7 @@ GERMAN = ["Ich mag Tee.", "Sie mag den alten Mann.", "Tom und ich trinken Tee in
 WORDS = tokenizer_config(placeholders=9, vocab_size=600, model_type="bpe")  # most words are pieces
 ENGLISH, TARGET = train_tokenizer(SENTENCES * 20, WORDS), train_tokenizer(GERMAN * 20, WORDS)
 FORMS = SurfaceForms(ENGLISH, TARGET)
-MARKS = ["“{}”", "„{}“", "« {} »", "\"{}\"", "'{}'", "({})", "[{}]", "- {}", "• {}", "* {}", "1. {}", "a) {}", "(2) {}",
+MARKS = ["“{}”", "„{}“", "« {} »", "'{}'", "({})", "[{}]", "- {}", "• {}", "* {}", "1. {}", "a) {}", "(2) {}",
          "Tom: {}", "TOM: {}", "{} 😀", "😀 {}", "{} :-)", "> {}", "1. “{}” ❤️", "「{}」"]
 RUNS = ["!!!", "??", "?!", "......", "!!! 😀"]
 TEXT = st.text(max_size=30) | st.lists(

@@ -233,7 +233,7 @@ class BatchSource:
         return [self._batch(epoch, plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
     def _batch(self, epoch: int, rows: np.ndarray, *, seed: int) -> Batch:
-        changed = [{place: new[row] for place, row in enumerate(rows.tolist()) if row in new}
+        changed = [{place: new[row] for place, row in enumerate(rows.tolist()) if row in new} if new else {}
                    for new in self._planned(epoch).changed]
         if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]

@@ -47,7 +47,7 @@ def truecased(word: str, cost: Cost) -> str:
 
 
 def sentence_case(text: str, cost: Cost) -> str:
-    """Return a text of as many characters with its words `truecased`, and a capital at its beginning."""
+    """Return a text of the same length with its words `truecased`, and a capital at its beginning."""
     first = WORD.search(text)
 
     def cased(match: re.Match[str]) -> str:
@@ -58,5 +58,5 @@ def sentence_case(text: str, cost: Cost) -> str:
 
 
 def lowered(text: str) -> str:
-    """Return a text of as many characters in lower case: some letters have none of one character."""
+    """Return a text of the same length in lower case. A letter whose small form is longer stays."""
     return "".join(small if len(small := character.lower()) == 1 else character for character in text)

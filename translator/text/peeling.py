@@ -19,7 +19,8 @@ BRACKETS = {"(": ")", "[": "]", "（": "）", "［": "］", "「": "」", "『":
 # Not plain double quotes, in whose place a model writes its language's own.
 QUOTES = {"“": "”", "”": "”", "„": "“”", "‟": "”", "«": "»", "»": "«", "‘": "’",
           "‚": "‘’", "‹": "›", "›": "‹", "'": "'"}
-DOUBLE = "“”„‟«»\""
+DOUBLE = "“”„‟«»"
+ANY_DOUBLE = DOUBLE + '"'
 
 
 class Peeled(NamedTuple):
@@ -59,10 +60,10 @@ def _layers(peeled: Peeled, is_name: Callable[[str], bool]) -> Iterator[Peeled]:
             opening, closing = inner.partition(text)[::2]
             own = end and not text.endswith(tuple(ENDS))
             yield Peeled(text + end if own else text, front + first + opening, closing + closed[-1] + end + back, bool(own))
-    elif sum(map(text.count, DOUBLE)) == 1 and first in DOUBLE and first in QUOTES:
+    elif sum(map(text.count, ANY_DOUBLE)) == 1 and first in DOUBLE:
         text = text[1:].lstrip()
         yield Peeled(text, front + peeled.text.removesuffix(text), back)
-    elif sum(map(text.count, DOUBLE)) == 1 and last in DOUBLE and last in QUOTES:
+    elif sum(map(text.count, ANY_DOUBLE)) == 1 and last in DOUBLE:
         text = text[:-1].rstrip()
         yield Peeled(text, front, peeled.text.removeprefix(text) + back)
 
@@ -77,7 +78,7 @@ def _is_closed(inner: str, opening: str, closing: str) -> bool:
                 return False
         return depth == 0
     if opening in DOUBLE:
-        return not any(mark in inner for mark in DOUBLE)
+        return not any(mark in inner for mark in ANY_DOUBLE)
     return not re.search(r"(?<!\w)['‘’‚‹›]|['‘‚‹›](?!\w)", inner)
 
 

@@ -1,4 +1,4 @@
-"""A lexicon recovers a known dictionary, and links the pieces of a pair in whatever order."""
+"""A lexicon recovers a known dictionary, and links the pieces of a pair in any order."""
 
 from __future__ import annotations
 

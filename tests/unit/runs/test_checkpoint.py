@@ -288,7 +288,7 @@ def test_separate_tokenizers_come_back_in_their_places(run_folder, tmp_path, tok
     assert (source.model, target.model) == (tokenizer.model, other.model)
 
 
-def test_same_pieces_resume_whatever_the_training_metadata(run_folder, tmp_path, tokenizer):
+def test_same_pieces_resume_with_other_training_metadata(run_folder, tmp_path, tokenizer):
     model = ModelProto.FromString(tokenizer.model)
     model.trainer_spec.ClearField("hard_vocab_limit")  # as releases before left it
     older = Tokenizer(model.SerializeToString())

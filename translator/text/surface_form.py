@@ -159,7 +159,7 @@ class SurfaceForms:
         return all(set(map(placeholder, range(1, 10))) <= set(side.placeholders) for side in (self.source, self.target))
 
     def _is_name(self, label: str) -> bool:
-        """Return whether words, in capitals or not, are names: pieces of both vocabularies, and of the source's only with a capital."""
+        """Return whether words, in any case, are names: pieces of both vocabularies, of the source's only with a capital."""
         if self.source is self.target:
             return False  # it has the words of both languages
         for word in (part.capitalize() if part.isupper() else part for part in label.split()):

@@ -89,7 +89,11 @@ MODEL_VARIANTS = [
         ("sinusoidal", "learned", "rotary", "relative"), ("pre", "post"), (None, [2, None]))
 ] + [
     {"activation": "swiglu", "encoder_layers": 3, "decoder_layers": 1, "tied": "target"},
-    {"activation": "gelu", "tied": "none"}]
+    {"activation": "gelu", "tied": "none"},
+    {"positions": "alibi", "decoder_window": 3},
+    {"attention": "additive", "attention_gate": True},
+    {"attention": "additive", "positions": "rotary", "encoder_window": 2, "decoder_window": 2},
+    {"adaptive_span": 2, "positions": "relative", "attention_gate": True}]
 
 
 def copy_layer_into_torch(ours: nn.Module, theirs: nn.Module) -> None:

@@ -141,10 +141,13 @@ class ModelConfig(Options):
     decoder_layers: Layers
     norm: Literal["pre", "post"]
     activation: Literal["relu", "gelu", "silu", "swiglu"]
-    positions: Literal["sinusoidal", "learned", "rotary", "relative"]
+    attention: Literal["dot", "additive"] = "dot"
+    attention_gate: bool = False
+    positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi"]
     max_positions: Count
     encoder_window: Windows
     decoder_window: Windows
+    adaptive_span: Count | None = None
     tied: Literal["none", "target", "all"]
     output_bias: bool = False
     embeddings: Literal["random", "cooccurrence"] = "random"
@@ -194,6 +197,7 @@ class TrainConfig(Options):
     r_drop_through: Literal["model", "decoder"] = "model"
     sampled_softmax: Pieces = 0
     guided_alignment: UpTo1000 = 0.0
+    span_penalty: UpTo1000 = 0.0
     max_epochs: Count | None
     max_updates: Count | None
     max_minutes: Minutes | None
@@ -374,6 +378,8 @@ class RunConfig(Options):
                      "tokenizer.source_tag", "and tokenizer.target_tag are for a model that init names")
         self.require(not self.tokenizer.placeholders or self.data.augment.placeholders > 0, "tokenizer.placeholders",
                      "need training. Set data.augment.placeholders above 0, or tokenizer.placeholders=0.")
+        self.require(self.model.adaptive_span is not None or not self.train.span_penalty, "train.span_penalty",
+                     "needs spans to shorten. Set model.adaptive_span, or leave it 0.")
         self.require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                      "all needs one vocabulary for both sides. Set tokenizer.joint=true, or model.tied=target.")
 

@@ -15,7 +15,7 @@ from translator.export.decoding import Decoding, require_supported
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.layers import GatedFeedForward
-from translator.model.positions import MAX_DISTANCE
+from translator.model.positions import MAX_DISTANCE, RelativeBias
 from translator.model.transformer import Embedding, Transformer
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
@@ -127,7 +127,7 @@ def _set_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm)
     for part, linears in zip(spec.linear, [*inputs, (attention.W_o,)], strict=True):
         _set_linear(part, *linears)
     _set_norm(spec.layer_norm, norm)
-    if attention.relative is not None:
+    if isinstance(attention.relative, RelativeBias):
         spec.relative_attention_bias = attention.relative.bias.weight.numpy()
         spec.relative_attention_max_distance = np.int32(MAX_DISTANCE)
 

@@ -11,14 +11,14 @@ forward and backward.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from translator.model.attention_paths import blocks_pay, fused_attention, fused_pays, windowed_attention
 from translator.model.cpu_operations import all_true, dropout, matmul, softmax
-from translator.model.positions import RelativeBias, RotaryPositions
+from translator.model.positions import AdaptiveSpan, AlibiBias, PositionBias, RelativeBias, RotaryPositions, sum_biases
 from translator.runtime.device import to_matmul_dtype
 
 # The lowest number: a score plus this is this. Minus infinity would make NaN of a row without keys.
@@ -92,9 +92,13 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(
         self, d_model: int, num_heads: int, *, dropout: float = 0.0, causal: bool = False, window: int | None = None,
-        rotary: RotaryPositions | None = None, relative: RelativeBias | None = None, score: Score = scaled_dot_product,
+        rotary: RotaryPositions | None = None, relative: RelativeBias | AlibiBias | None = None,
+        span: AdaptiveSpan | None = None, score: Score = scaled_dot_product, gate: bool = False,
     ) -> None:
-        """window: tokens each side that a token may attend to, all if None. rotary, relative: for self-attention."""
+        """window: tokens each side that a token may attend to, all if None. rotary, relative, span: for self-attention.
+
+        gate: multiply the heads by sigmoid(x W_g) before W_o (Qiu et al. 2025, https://arxiv.org/abs/2505.06708, section 2.2).
+        """
         super().__init__()
         self.num_heads = num_heads
         self.head_width = d_model // num_heads
@@ -103,11 +107,14 @@ class MultiHeadAttention(nn.Module):
         self.window = window
         self.rotary = rotary
         self.relative = relative
+        self.span = span
+        self.biases: list[PositionBias] = [part for part in (relative, span) if part is not None]
         self.score = score
         self.W_q = nn.Linear(d_model, d_model)
         self.W_k = nn.Linear(d_model, d_model)
         self.W_v = nn.Linear(d_model, d_model)
         self.W_o = nn.Linear(d_model, d_model)
+        self.W_g = nn.Linear(d_model, d_model) if gate else None
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
@@ -122,9 +129,9 @@ class MultiHeadAttention(nn.Module):
         if self.rotary is not None:
             queries, keys = self.rotary(queries, _positions(queries)), self.rotary(keys, _positions(keys))
         heads, weights = compute_attention(  # (B, H, T, K), (B, H, T, S)
-            queries, keys, values, score=self.score, mask=mask, relative=self.relative, causal=self.causal,
+            queries, keys, values, score=self.score, mask=mask, biases=self.biases, causal=self.causal,
             window=self.window, dropout_p=self.dropout if self.training else 0.0, need_weights=need_weights)
-        return self.W_o(concatenate_heads(heads)), weights  # (B, T, D), (B, H, T, S)
+        return self.output(concatenate_heads(heads), x), weights  # (B, T, D), (B, H, T, S)
 
     def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries of x (B, T, D) and the keys and values of memory (B, S, D), by heads."""
@@ -134,6 +141,15 @@ class MultiHeadAttention(nn.Module):
         """Return the keys and values (B, H, S, K) of memory (B, S, D)."""
         memory = to_matmul_dtype(memory)
         return self.split_heads(self.W_k(memory)), self.split_heads(self.W_v(memory))
+
+    def output(self, heads: Tensor, x: Tensor) -> Tensor:
+        """Return the output for the concatenated heads of x, both (..., D)."""
+        return self.W_o(heads if self.W_g is None else heads * self.W_g(x).sigmoid())
+
+    def reach(self) -> int | None:
+        """Return the largest distance to a key that a query attends to; None: any."""
+        limits = [self.window, None if self.span is None else self.span.reach()]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, K)."""
@@ -156,15 +172,15 @@ def concatenate_heads(heads: Tensor) -> Tensor:
 
 def compute_attention(
     queries: Tensor, keys: Tensor, values: Tensor, *, score: Score, mask: Tensor | None = None, bias: Tensor | None = None,
-    relative: RelativeBias | None = None, causal: bool = False, window: int | None = None, dropout_p: float = 0.0,
+    biases: Sequence[PositionBias] = (), causal: bool = False, window: int | None = None, dropout_p: float = 0.0,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention by the fastest path that gives what the formula gives. This is the only place that chooses.
 
-    Every path other than the formula is for `scaled_dot_product`, and returns no weights.
+    Every path other than the formula is for `scaled_dot_product`, and returns no weights. Editing the formula turns them off.
     Queries of n x B sentences share the keys and values of B, n times over.
     """
-    fast = score is scaled_dot_product and not need_weights
+    fast = score is scaled_dot_product and FORMULA_AS_PUBLISHED and not need_weights
     if len(queries) > len(keys):
         times = len(queries) // len(keys)
         keys, values = keys.repeat(times, 1, 1, 1), values.repeat(times, 1, 1, 1)
@@ -172,9 +188,9 @@ def compute_attention(
     length, key_length = queries.size(2), keys.size(2)
     if fast and window is not None and blocks_pay(window, length, key_length, mask):
         return windowed_attention(
-            queries, keys, values, window=window, causal=causal, mask=mask, relative=relative, dropout_p=dropout_p), None
-    if relative is not None:
-        bias = relative(_positions(queries), _positions(keys))
+            queries, keys, values, window=window, causal=causal, mask=mask, biases=biases, dropout_p=dropout_p), None
+    if biases:
+        bias = sum_biases(biases, _positions(queries), _positions(keys))
     triangle = causal and window is None and mask is None and bias is None and length == key_length
     if fast and triangle and fused_pays(queries, keys, masked=False):
         return fused_attention(queries, keys, values, causal=True, dropout_p=dropout_p), None
@@ -187,3 +203,15 @@ def compute_attention(
     heads, weights = scaled_dot_product_attention(
         queries, keys, values, mask=mask, bias=bias, dropout_p=dropout_p, score=score)
     return heads, weights if need_weights else None
+
+
+def _formula_agrees_with_kernel() -> bool:
+    """Return whether the formula above computes what PyTorch's kernel does, which an edit of it need not."""
+    queries, keys, values = torch.linspace(-2, 3, 3 * 2 * 3 * 4, device="cpu", dtype=torch.float32).sin().view(3, 1, 2, 3, 4)
+    mask = window_mask(3, 3, window=1, causal=False, device=torch.device("cpu"))
+    heads, _ = scaled_dot_product_attention(queries, keys, values, mask=mask)
+    return torch.allclose(heads, fused_attention(queries, keys, values, mask=mask), atol=1e-5)
+
+
+# Found out once: an edit of the formula must not train one model and decode another.
+FORMULA_AS_PUBLISHED = _formula_agrees_with_kernel()

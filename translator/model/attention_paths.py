@@ -5,12 +5,14 @@ Shapes as in `attention`, whose `compute_attention` chooses among them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from translator.model.cpu_operations import onednn_is_slow
-from translator.model.positions import RelativeBias
+from translator.model.positions import PositionBias, sum_biases
 from translator.runtime.device import onednn
 
 # Keys from which on the fused kernel is faster than the formula on a CPU...
@@ -65,7 +67,7 @@ def blocks_pay(window: int, length: int, key_length: int, mask: Tensor | None) -
 
 def windowed_attention(
     queries: Tensor, keys: Tensor, values: Tensor, *, window: int, causal: bool, mask: Tensor | None = None,
-    relative: RelativeBias | None = None, dropout_p: float = 0.0,
+    biases: Sequence[PositionBias] = (), dropout_p: float = 0.0,
 ) -> Tensor:
     """Return `fused_attention` under `window_mask`, in time and memory linear in the length.
 
@@ -89,7 +91,7 @@ def windowed_attention(
     query_at = key_at[window : window + block]
     distance = query_at[:, None] - key_at  # (block, span)
     near = (distance <= window) & (distance >= (0 if causal else -window))
-    bias = None if relative is None else relative(query_at, key_at)
+    bias = sum_biases(biases, query_at, key_at) if biases else None
     grouped = F.pad(queries, (0, 0, 0, missing)).unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)
     heads = fused_attention(grouped, reached(keys), reached(values), mask=near & real, bias=bias, dropout_p=dropout_p)
     return heads.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]

@@ -25,6 +25,7 @@ from translator.model.inference_layers import (
 )
 from translator.model.kv_cache import KeyValueCache, Past, move_to_front
 from translator.model.layers import DecoderLayer
+from translator.model.positions import sum_biases
 from translator.model.source_parts import keys_values_in_parts, split_source
 from translator.runtime.device import onednn, to_matmul_dtype
 
@@ -79,6 +80,7 @@ class IncrementalDecoder(nn.Module):
         self.output = linear_of(pad_outputs(own.weight), None if own.bias is None else pad_outputs(own.bias))
         for layer in (*self.encoder, *self.decoder):
             join_maps(layer.self_attention, "W_q", "W_k", "W_v")
+            layer.self_attention.window = layer.self_attention.reach()
         for layer in self.decoder:
             join_maps(layer.cross_attention, "W_k", "W_v")
         return self
@@ -154,12 +156,12 @@ def self_attention_step(
         torch.searchsorted(past.positions[: past.entries], past.length - 1 - attention.window))
     near = slice(first, past.reach)
     bias = None if past.bias is None else past.bias[..., near]
-    if attention.relative is not None:
-        relative = attention.relative(past.now, past.positions[near])
-        bias = relative if bias is None else relative + bias
+    if attention.biases:
+        by_position = sum_biases(attention.biases, past.now, past.positions[near])
+        bias = by_position if bias is None else by_position + bias
     keys, values = cache.held[:, :, :, near].unbind()
     heads, _ = compute_attention(newest[0], keys, values, score=attention.score, bias=bias)
-    return attention.W_o(rows.pack(concatenate_heads(heads)))
+    return attention.output(rows.pack(concatenate_heads(heads)), x)
 
 
 def cross_attention_step(
@@ -172,4 +174,4 @@ def cross_attention_step(
     """
     queries = attention.split_heads(rows.unpack(attention.W_q(x)))
     heads, weights = compute_attention(queries, *memory, score=attention.score, bias=bias, need_weights=need_weights)
-    return attention.W_o(rows.pack(concatenate_heads(heads))), weights
+    return attention.output(rows.pack(concatenate_heads(heads)), x), weights

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from translator.config.options import ModelConfig
 from translator.model.attention import MultiHeadAttention
 from translator.model.cpu_operations import dropout
-from translator.model.positions import build_positions
+from translator.model.positions import AdaptiveSpan, build_positions
+from translator.model.scores import build_score
 from translator.runtime.device import to_matmul_dtype
 
 
@@ -106,7 +107,9 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, window: int | None) -> None:
         super().__init__()
         self.self_attention = _self_attention(config, causal=True, window=window)
-        self.cross_attention = MultiHeadAttention(config.d_model, config.num_heads, dropout=config.attention_dropout)
+        self.cross_attention = MultiHeadAttention(
+            config.d_model, config.num_heads, dropout=config.attention_dropout, score=build_score(config),
+            gate=config.attention_gate)
         self.feed_forward = _feed_forward(config)
         self.around_self = _residual(config)
         self.around_cross = _residual(config)
@@ -129,9 +132,11 @@ class DecoderLayer(nn.Module):
 
 
 def _self_attention(config: ModelConfig, *, causal: bool, window: int | None) -> MultiHeadAttention:
+    span = None if config.adaptive_span is None else AdaptiveSpan(config.num_heads, config.adaptive_span)
     return MultiHeadAttention(
         config.d_model, config.num_heads, dropout=config.attention_dropout, causal=causal, window=window,
-        rotary=build_positions(config, "queries and keys"), relative=build_positions(config, "scores", causal=causal))
+        rotary=build_positions(config, "queries and keys"), relative=build_positions(config, "scores", causal=causal),
+        span=span, score=build_score(config), gate=config.attention_gate)
 
 
 def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:

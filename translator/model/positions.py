@@ -6,7 +6,7 @@ To add one, write a class that acts at one of three places, and name it in `SCHE
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +17,10 @@ from translator.runtime.errors import UserError
 
 # Relative positions, as in T5: biases of a head, and the distance from which on all share the last one.
 NUM_BUCKETS, MAX_DISTANCE = 32, 128
+# Tokens over which the weights at the end of an adaptive span fall to zero.
+RAMP = 8
+# What an adaptive span adds to the scores of keys beyond it. More would overflow together with a mask.
+NO_WEIGHT = -1e30
 
 
 class SinusoidalPositions(nn.Module):
@@ -112,6 +116,61 @@ class RelativeBias(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
 
+class AlibiBias(nn.Module):
+    """A penalty for each head that grows linearly with the distance, without weights: Press et al. 2022, ALiBi, section 3.
+
+    https://arxiv.org/abs/2108.12409. The slopes of H heads are 2^(-8/H), 2^(-16/H), ..., 2^-8. The encoder counts the distance
+    to later keys like that to earlier ones.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return the bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""
+        heads = torch.arange(1, self.num_heads + 1, device=queries.device)
+        slopes = torch.exp2(-8.0 * heads / self.num_heads)  # not a buffer: bf16 is too coarse
+        return -(queries[:, None] - keys).abs() * slopes[:, None, None][None]
+
+
+class AdaptiveSpan(nn.Module):
+    """A learned span of attention for each head: Sukhbaatar et al. 2019, section 2.2, https://arxiv.org/abs/1905.07799.
+
+    A key at a distance of x tokens has its weight multiplied by m(x) = clamp((RAMP + z - x) / RAMP, 0, 1), which is the same as
+    log m(x) added to its score. z, from 0 to `longest`, is learned: longest x sigmoid(s), where the paper clamps.
+    """
+
+    def __init__(self, num_heads: int, longest: int) -> None:
+        super().__init__()
+        self.longest = longest
+        self.s = nn.Parameter(torch.full((num_heads,), -2.0))  # begins with an eighth of the longest
+
+    def spans(self) -> Tensor:
+        """Return z of each head, in tokens: (H,)."""
+        return self.longest * self.s.float().sigmoid()
+
+    def reach(self) -> int:
+        """Return the largest distance at which a key has any weight."""
+        return math.ceil(float(self.spans().max()) + RAMP) - 1
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return the bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""
+        distance = (queries[:, None] - keys).abs()
+        inside = (RAMP + self.spans()[:, None, None] - distance) / RAMP  # (H, T, S)
+        return torch.where(inside > 0, inside.clamp(torch.finfo(torch.float32).tiny, 1).log(), NO_WEIGHT)[None]
+
+
+# Adds to scores: positions of queries (T,) and of keys (S,) -> (1, H, T, S).
+PositionBias = Callable[[Tensor, Tensor], Tensor]
+
+
+def sum_biases(biases: Sequence[PositionBias], queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the sum of biases between queries at positions (T,) and keys at positions (S,): (1, H, T, S)."""
+    first, *others = (bias(queries, keys) for bias in biases)
+    return sum(others, first)
+
+
 # What a scheme changes, and what its `forward` takes and returns:
 # "embeddings": x (B, T, D), start -> (B, T, D);
 # "queries and keys": x (B, H, T, K), positions (T,) -> (B, H, T, K);
@@ -131,7 +190,8 @@ SCHEMES = {
     "sinusoidal": Scheme("embeddings", lambda config, causal: SinusoidalPositions(config.d_model)),
     "learned": Scheme("embeddings", lambda config, causal: LearnedPositions(config.d_model, config.max_positions)),
     "rotary": Scheme("queries and keys", lambda config, causal: RotaryPositions(config.d_model // config.num_heads)),
-    "relative": Scheme("scores", lambda config, causal: RelativeBias(config.num_heads, causal=causal))}
+    "relative": Scheme("scores", lambda config, causal: RelativeBias(config.num_heads, causal=causal)),
+    "alibi": Scheme("scores", lambda config, causal: AlibiBias(config.num_heads))}
 
 
 def build_positions(config: ModelConfig, place: Place, *, causal: bool = False) -> Any:

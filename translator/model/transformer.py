@@ -100,6 +100,12 @@ class Transformer(IncrementalDecoder):
         own = [self.output.weight] if isinstance(self.output, nn.Linear) else []
         return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
 
+    def spans(self) -> dict[str, Tensor]:
+        """Return the spans (H,) that each layer's self-attention has learned, in tokens, by the layer's name, as encoder.0."""
+        return {
+            f"{side}.{number}": layer.self_attention.span.spans() for side in ("encoder", "decoder")
+            for number, layer in enumerate(getattr(self, side)) if layer.self_attention.span is not None}
+
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""
         hidden, _ = self.decode(target, self.encode(source), padding_mask(source, PAD_ID))

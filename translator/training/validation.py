@@ -67,6 +67,10 @@ class Validator:
         scores = "".join(f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
         log(f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
+        if spans := self.model.spans():
+            tracker.scalars(update, {
+                f"spans/{layer}.head{head}": float(span) for layer, of_heads in spans.items()
+                for head, span in enumerate(of_heads)})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
         rows = zip(samples["source"], translations, samples["target"], strict=False)
         tracker.table(update, "validation/samples", [("source", "translation", "reference"), *rows])

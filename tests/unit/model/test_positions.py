@@ -12,7 +12,10 @@ from torch import nn
 from translator.config.options import ModelConfig
 from translator.model.positions import (
     NUM_BUCKETS,
+    RAMP,
     SCHEMES,
+    AdaptiveSpan,
+    AlibiBias,
     LearnedPositions,
     RelativeBias,
     RotaryPositions,
@@ -141,3 +144,38 @@ def test_relative_buckets_are_all_used_and_never_narrow(causal):
     assert len(used) >= 31  # both directions have a bucket for distance 0; one of the two is idle
     for side in (buckets[distance >= 0], buckets[distance < 0].flip(0)):
         assert (side.diff() >= 0).all()
+
+
+@pytest.mark.parametrize("heads", [1, 4, 8])
+def test_alibi_is_a_slope_times_the_distance(heads):
+    at = torch.arange(50)
+    bias = AlibiBias(heads)(at[-3:], at)[0]
+    assert bias.shape == (heads, 3, 50)
+    for head in range(heads):
+        slope = 2 ** (-8 * (head + 1) / heads)
+        assert bias[head, 0, 40].item() == pytest.approx(-7 * slope, rel=1e-6)
+        assert bias[head, 0, 49].item() == pytest.approx(-2 * slope, rel=1e-6)  # a later key, as an earlier one
+
+
+def test_adaptive_span_multiplies_weights_by_its_mask():
+    torch.manual_seed(0)
+    span, at = AdaptiveSpan(2, 16), torch.arange(60)
+    with torch.no_grad():
+        span.s.copy_(torch.tensor([-1.0, 1.5]))
+    scores = torch.randn(1, 2, 60, 60)
+    distance = (at[:, None] - at).abs()
+    kept = ((RAMP + 16 * span.s.sigmoid()[:, None, None] - distance) / RAMP).clamp(0, 1) * scores.exp()
+    weights = (scores + span(at, at)).softmax(dim=-1)
+    torch.testing.assert_close(weights, kept / kept.sum(-1, keepdim=True))
+    beyond = distance > span.reach()
+    assert beyond.any()
+    assert not weights[:, :, beyond].any()
+    assert weights[:, 1, distance == span.reach()].all()
+
+
+def test_adaptive_span_learns_from_loss_and_penalty():
+    span, at = AdaptiveSpan(2, 16), torch.arange(30)
+    weights = span(at, at).softmax(dim=-1)
+    (weights * (at[:, None] - at).abs()).sum().backward()
+    assert (span.s.grad > 0).all()  # a longer span gives more weight to distant keys
+    assert (torch.autograd.grad(span.spans().mean(), span.s)[0] > 0).all()

@@ -14,17 +14,22 @@ from translator import Translator, train
 from translator.runtime.errors import UserError
 
 
-def test_train_returns_its_outcome_and_the_run_folder(tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [
+    [], ["model.positions=alibi", "model.attention_gate=true"],
+    ["model.attention=additive", "model.adaptive_span=4", "train.span_penalty=0.01"]])
+def test_train_returns_its_outcome_and_the_run_folder(options, tmp_path, monkeypatch):
     monkeypatch.setattr("translator.training.train.tune_cpu", lambda **_: None)  # it would last for all tests after this
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)
     config = run_config(
         *TINY, "data=files", f"data.train={data}", f"data.cache={tmp_path}/cache", "data.holdout=8", f"runs={tmp_path}",
-        "train.max_epochs=null", "train.max_minutes=null", "train.max_updates=4", "train.validate_every=2", "search=greedy")
+        "train.max_epochs=null", "train.max_minutes=null", "train.max_updates=4", "train.validate_every=2", "search=greedy",
+        *options)
     run = train(config)
     assert (run.folder.path, run.outcome.update) == (tmp_path / "test", 4)
     assert "train.max_updates" in run.outcome.reason
     assert {"bleu", "chrf", "loss"} <= run.outcome.metrics.keys()
     assert run.folder.load_outcome() == json.loads(json.dumps(dataclasses.asdict(run.outcome)))
+    assert ("spans/encoder.0.head0" in run.folder.metrics_file.read_text()) == ("model.adaptive_span=4" in options)
     assert run.evaluation is not None
     assert len(run.evaluation.hypotheses) == 8
     translator = Translator(run.folder.path, device="cpu")

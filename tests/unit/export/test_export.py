@@ -182,7 +182,8 @@ def without_markers(ids: list[int]) -> list[int]:
     (to_huggingface.stock_model, {"positions": "learned", "norm": "post"}, "model.positions=learned with model.norm=post"),
     *((write, {option: value}, f"model.{option}={value}")
       for write in (to_ctranslate2.specification, to_huggingface.stock_model)
-      for option, value in (("attention", "additive"), ("attention_gate", True), ("positions", "alibi"), ("adaptive_span", 8)))])
+      for option, value in (
+          ("attention", "additive"), ("attention_gate", True), ("positions", "alibi"), ("adaptive_span", 8)))])
 def test_what_cannot_be_expressed_is_refused_by_name(write, changes, option):
     sizes = (40, 40, 100) if write is to_huggingface.stock_model else (100,)
     with pytest.raises(UserError, match=re.escape(option)):

@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT, Count, Options, Whole
-from translator.config.options import DataConfig, Device, SearchConfig
+from translator.config.options import DataConfig, Device, MetricName, SearchConfig
 
 HOST = r"[^\s/?#@:\[\]]+"
 
@@ -55,6 +55,7 @@ class EvaluateConfig(ScoringConfig):
     against: str | Annotated[tuple[str, ...], Field(min_length=1)] | None
     source_file: str | None
     reference_file: str | None
+    metrics: tuple[MetricName, ...] | None = None
     worst: Whole
     robustness: bool = False
 

@@ -39,7 +39,7 @@ Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 UpTo1000 = Annotated[float, Field(ge=0, le=1000)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
-MetricName = Literal["bleu", "chrf", "ter"]
+MetricName = Literal["bleu", "chrf", "ter", "exact", "chrf++", "spbleu", "comet"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -8,7 +8,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from translator.evaluation.robustness import measure_robustness
 from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator
-from translator.metrics.metric import METRICS
 from translator.metrics.scores import Comparison, LengthScore, Score, metrics_for, paired_bootstrap, score, scores_by_length
 from translator.metrics.sentences import sentence_scores
 from translator.runs.run_folder import RunFolder, chosen_runs
@@ -109,7 +108,8 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     translators = [Translator(*team, device=config.device, precision=config.precision) for team in teams]
     systems: list[tuple[str, Evaluation]] = []
     for team, translator, folder in zip(teams, translators, folders, strict=True):
-        evaluation = evaluate(translator, sources_for(team[0], sources, config.direction), references, config.search, language)
+        evaluation = evaluate(
+            translator, sources_for(team[0], sources, config.direction), references, config.search, language, config.metrics)
         label = " + ".join(map(str, team))
         if config.source_file is not None:  # files may share a name, splits of a run do not
             folder = evaluation.vacant_folder(folder)
@@ -129,8 +129,11 @@ def evaluate_runs(config: EvaluateConfig) -> None:
 
 
 def evaluate(translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig,
-             language: str) -> Evaluation:
-    """Translate `sources` to `language` and score the outputs against `references`, one for each source."""
+             language: str, metrics: Collection[str] | None = None) -> Evaluation:
+    """Translate `sources` to `language` and score the outputs against `references`, one for each source.
+
+    metrics: names of `METRICS`; None: the usual ones for references of this length.
+    """
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [as_line(text) for text in sources], [as_line(text) for text in references]
@@ -142,7 +145,7 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
-    scores = score(metrics_for(references, language), untagged, hypotheses, references)
+    scores = score(metrics_for(references, language, metrics), untagged, hypotheses, references)
     by_length = scores_by_length(untagged, hypotheses, references, language)
     hallucination = measure_hallucination(
         untagged, hypotheses, references, translator.source_tokenizer, translator.target_tokenizer)
@@ -153,8 +156,6 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines = [f"{len(evaluation.sources):,} sentences"]
     lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
-    left_out = [metric.name for name, metric in METRICS.items() if name not in evaluation.scores]
-    lines += [f"{name} is left out: it takes long on texts of this length" for name in left_out]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit", str(evaluation.hallucination)]
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)
@@ -176,7 +177,7 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
 def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
     """Compare several systems' outputs for the same sentences with the first system's, by paired bootstrap."""
     first = systems[0][1]
-    metrics = metrics_for(first.references, first.language).values()
+    metrics = metrics_for(first.references, first.language, first.scores).values()
     hypotheses = [(name, evaluation.hypotheses) for name, evaluation in systems]
     return paired_bootstrap(metrics, hypotheses, first.untagged, first.references)
 

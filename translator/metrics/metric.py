@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Sequence
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF, TER
+
+from translator.runtime.errors import UserError
 
 Statistics = NDArray[np.float64]
 
@@ -29,9 +35,9 @@ class Metric:
     name: ClassVar[str]  # in tables
     label: ClassVar[str] = ""  # on the console, if different
     lower_is_better: ClassVar[bool] = False
-    # Unless train.metric names it: whether validations compute it, and up to how many words a reference on average.
-    in_validations: ClassVar[bool] = True
-    longest: ClassVar[float] = math.inf
+    # Where nobody names metrics, those in `usual` places are computed whose references have so many words on average.
+    usual: ClassVar[Collection[str]] = ("evaluation", "validation")
+    words: ClassVar[tuple[float, float]] = (0, math.inf)
     scorer: Any
 
     def __init__(self, language: str) -> None:
@@ -54,6 +60,7 @@ class Bleu(Metric):
     """Papineni et al. 2002, https://aclanthology.org/P02-1040, on words as they are counted in the language."""
 
     name = "BLEU"
+    words = (2.5, math.inf)  # shorter ones have no n-grams to speak of
 
     def __init__(self, language: str) -> None:
         self.scorer = BLEU(tokenize="char")
@@ -76,15 +83,93 @@ class Ter(Metric):
     name = "TER"
     lower_is_better = True
     # sacreBLEU takes 0.03 s for a pair of texts of 31 words, 0.3 s of 58 and 4 s of 113.
-    in_validations = False
-    longest = 40
+    usual = ("evaluation",)
+    words = (0, 40)
 
     def __init__(self, language: str) -> None:
         ideographs = tokenizer_of(language) in ("zh", "ja-mecab")
         self.scorer = TER(normalized=ideographs, asian_support=ideographs)
 
 
-METRICS: dict[str, type[Metric]] = {"bleu": Bleu, "chrf": Chrf, "ter": Ter}
+class ChrfPlusPlus(Chrf):
+    """chrF with n-grams of one and two words besides (Popović 2017, https://aclanthology.org/W17-4770)."""
+
+    name, label = "chrF2++", "chrF++"
+    usual = ()
+
+    def __init__(self, language: str) -> None:
+        self.scorer = CHRF(word_order=2)
+
+
+class SpBleu(Bleu):
+    """BLEU on the pieces of one SentencePiece model for 200 languages (NLLB team 2022, https://arxiv.org/abs/2207.04672).
+
+    sacreBLEU downloads the model when it is first used; UserError if it cannot.
+    """
+
+    name = "spBLEU"
+    usual = ()
+
+    def __init__(self, language: str) -> None:
+        try:
+            self.scorer = BLEU(tokenize="flores200")
+        except Exception as error:  # of any kind: the download is sacreBLEU's
+            raise UserError(f"metric spbleu: its tokenizer could not be downloaded: {error}. Check the network.") from error
+
+
+class Exact(Metric):
+    """Share of outputs that equal their reference, in per cent: the accuracy of classification as text to text."""
+
+    name = "exact"
+    words: ClassVar = (0, 2.5)
+
+    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
+        equal = [h.split() == r.split() for h, r in zip(hypotheses, references, strict=True)]
+        return np.stack([np.array(equal, dtype=np.float64), np.ones(len(equal))], axis=1)
+
+    def value(self, total: Sequence[float] | Statistics) -> float:
+        return 100 * float(total[0]) / float(total[1])
+
+    def signature(self) -> str:
+        return "case:mixed|space:single"
+
+
+class Comet(Exact):
+    """COMET (Rei et al. 2020, https://arxiv.org/abs/2009.09025) by the command comet-score, times 100.
+
+    Its requirements clash with this project's: install unbabel-comet in an environment of its own, and add its folder of
+    commands to PATH. UserError if the command is missing or fails.
+    """
+
+    name = "COMET"
+    usual = ()
+    words = (0, math.inf)
+
+    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder, name) for name in ("source", "hypothesis", "reference", "scores.json")]
+            for file, texts in zip(files, (sources, hypotheses, references), strict=False):
+                file.write_text("".join(f"{' '.join(text.split())}\n" for text in texts), encoding="utf-8")
+            source, hypothesis, reference, scores = map(str, files)
+            command = ["comet-score", "-s", source, "-t", hypothesis, "-r", reference, "--to_json", scores]
+            try:
+                subprocess.run(command, check=True, capture_output=True)
+                [rows] = json.loads(files[3].read_bytes()).values()
+                found = [float(row["COMET"]) for row in rows]
+            except FileNotFoundError as error:
+                raise UserError("metric comet: the command comet-score was not found. Install unbabel-comet in an environment "
+                                "of its own, and add its bin folder to PATH.") from error
+            except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError) as error:
+                reason = getattr(error, "stderr", b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
+                raise UserError(f"metric comet: comet-score failed: {reason[0]}") from error
+        return np.array([(score, 1) for score in found], dtype=np.float64)
+
+    def signature(self) -> str:
+        return "comet-score, its default model"
+
+
+METRICS: dict[str, type[Metric]] = {
+    "bleu": Bleu, "chrf": Chrf, "ter": Ter, "exact": Exact, "chrf++": ChrfPlusPlus, "spbleu": SpBleu, "comet": Comet}
 
 
 def tokenizer_of(language: str) -> str:

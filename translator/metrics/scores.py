@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,15 +55,21 @@ def better(metric: str, a: float, b: float) -> bool:
     return a < b if metric not in METRICS or METRICS[metric].lower_is_better else a > b
 
 
-def metrics_for(references: Sequence[str], language: str) -> dict[str, Metric]:
-    """Build the metrics to evaluate with, by name, except any that takes too long on references of this length."""
-    words = sum(len(WORD.findall(text)) for text in references)
-    return {name: metric(language) for name, metric in METRICS.items() if words <= metric.longest * len(references)}
+def metrics_for(references: Sequence[str], language: str, names: Collection[str] | None = None) -> dict[str, Metric]:
+    """Build the metrics to evaluate with, by name: those named, or the usual ones for references of this length."""
+    chosen = _usual("evaluation", references) if names is None else names
+    return {name: metric(language) for name, metric in METRICS.items() if name in chosen}
 
 
-def validation_metrics(language: str, metric: str) -> dict[str, Metric]:
-    """Build the metrics of a validation, by name: the quick ones, and `train.metric`."""
-    return {name: cls(language) for name, cls in METRICS.items() if cls.in_validations or name == metric}
+def validation_metrics(references: Sequence[str], language: str, names: Collection[str]) -> dict[str, Metric]:
+    """Build the metrics of a validation, by name: those named, and the usual quick ones."""
+    chosen = {*names, *_usual("validation", references)}
+    return {name: metric(language) for name, metric in METRICS.items() if name in chosen}
+
+
+def _usual(place: str, references: Sequence[str]) -> list[str]:
+    mean = sum(len(WORD.findall(text)) for text in references) / max(1, len(references))
+    return [name for name, cls in METRICS.items() if place in cls.usual and cls.words[0] <= mean <= cls.words[1]]
 
 
 def score(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str],

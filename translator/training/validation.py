@@ -58,7 +58,7 @@ class Validator:
         translations = gather(self.translate(own_items(sources)))
         untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
         scores = broadcast_from_main(
-            lambda: score(validation_metrics(self.language, self.metric), untagged, translations, references))
+            lambda: score(validation_metrics(references, self.language, [self.metric]), untagged, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 

@@ -31,7 +31,7 @@ class Brevity(Metric):
     """How much shorter outputs are than sources, in characters a sentence."""
 
     name = "Brevity"
-    in_validations = False  # unless train.metric names it
+    usual = ("evaluation",)  # in validations only if train.metric names it
 
     def __init__(self, language: str) -> None:
         self.language = language

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from typing import get_args
 
 import pytest
@@ -21,6 +22,7 @@ from translator.metrics.scores import (
     validation_metrics,
 )
 from translator.metrics.sentences import SentenceMetric, pairwise_scores, sentence_scores
+from translator.runtime.errors import UserError
 
 REFERENCES = [f"Der {adjective} Hund läuft {n} Mal um das Haus." for adjective in ("große", "kleine") for n in range(20)]
 CLOSE = [text.replace("läuft", "rennt") for text in REFERENCES]
@@ -51,8 +53,66 @@ def test_of_long_texts_ter_is_had_only_for_the_asking() -> None:
     long = [" ".join(REFERENCES[i : i + 6]) for i in range(3)]
     assert list(score(long, long, "de")) == ["bleu", "chrf"]
     assert {row.metric for row in bootstrap([("a", long), ("b", long)], long, "de")} == {"BLEU", "chrF2"}
-    assert list(validation_metrics("de", "bleu")) == ["bleu", "chrf"]
-    assert list(validation_metrics("de", "ter")) == ["bleu", "chrf", "ter"]
+    assert list(validation_metrics(long, "de", ["bleu"])) == ["bleu", "chrf"]
+    assert list(validation_metrics(long, "de", ["ter"])) == ["bleu", "chrf", "ter"]
+
+
+def test_classes_are_scored_by_the_share_of_exact_outputs() -> None:
+    classes, outputs = ["yes", "no", "not sure", "no"], ["yes", "yes", "not  sure", "no"]
+    scores = score(outputs, classes, "en")
+    assert list(scores) == ["chrf", "ter", "exact"]
+    assert scores["exact"].value == 75
+    assert list(validation_metrics(classes, "en", ["exact"])) == ["chrf", "exact"]
+    exact = metrics_for(classes, "en", ["exact"]).values()
+    [_, row] = paired_bootstrap(exact, [("a", classes), ("b", outputs)], classes, classes)
+    assert (row.metric, row.value) == ("exact", 75)
+
+
+def test_named_metrics_are_the_only_ones_of_an_evaluation() -> None:
+    metrics = metrics_for(REFERENCES, "de", ["ter", "chrf++"])
+    scores = module.score(metrics, REFERENCES, CLOSE, REFERENCES)
+    assert list(scores) == ["ter", "chrf++"]
+    assert scores["chrf++"].value == sacrebleu.corpus_chrf(CLOSE, [REFERENCES], word_order=2).score
+    assert "nw:2" in scores["chrf++"].signature
+
+
+def test_spbleu_counts_the_pieces_of_its_tokenizer(tokenizer, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", lambda *_: 1 / 0)
+    with pytest.raises(UserError, match=r"spbleu: its tokenizer could not be downloaded.*Check the network"):
+        metrics_for(REFERENCES, "de", ["spbleu"])
+    model = tmp_path / "models" / "flores200sacrebleuspm"
+    model.parent.mkdir(exist_ok=True)
+    tokenizer.save(model)  # stands for the one that is downloaded
+    pieces = [[" ".join(tokenizer.spell(text)) for text in texts] for texts in (CLOSE, REFERENCES)]
+    expected = sacrebleu.corpus_bleu(pieces[0], [pieces[1]], tokenize="none").score
+    scores = module.score(metrics_for(REFERENCES, "de", ["spbleu"]), REFERENCES, CLOSE, REFERENCES)
+    assert scores["spbleu"].value == pytest.approx(expected)
+    assert "tok:flores200" in scores["spbleu"].signature
+
+
+COMET = """#!/usr/bin/env python3
+import json, sys
+source, hypothesis, reference = (open(sys.argv[sys.argv.index(name) + 1]).read().splitlines() for name in ("-s", "-t", "-r"))
+if source[0] == "fail":
+    sys.exit("no such model")
+rows = [{"COMET": (h == r) - len(s) / 1000} for s, h, r in zip(source, hypothesis, reference)]
+json.dump({"hypothesis": rows}, open(sys.argv[sys.argv.index("--to_json") + 1], "w"))
+"""
+
+
+def test_comet_takes_the_scores_of_its_command(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    [comet] = metrics_for(REFERENCES, "de", ["comet"]).values()
+    with pytest.raises(UserError, match="comet-score was not found"):
+        comet.statistics(["a"], ["b"], ["c"])
+    command = tmp_path / "comet-score"
+    command.write_text(COMET)  # stands for the one of unbabel-comet
+    command.chmod(0o755)
+    total = comet.statistics(["aa", "bbbb"], ["x", "y\nz"], ["x", "y"]).sum(0)
+    assert comet.value(total) == pytest.approx(100 * (1 - 0.006) / 2)
+    with pytest.raises(UserError, match="comet-score failed: no such model"):
+        comet.statistics(["fail"], ["b"], ["c"])
 
 
 @pytest.mark.parametrize(("language", "tokenizer"), [

@@ -35,7 +35,7 @@ class Metric:
     name: ClassVar[str]  # in tables
     label: ClassVar[str] = ""  # on the console, if different
     lower_is_better: ClassVar[bool] = False
-    # Where nobody names metrics, those in `usual` places are computed whose references have so many words on average.
+    # Where nobody names metrics, those are computed that have the place in `usual`, if the mean reference has `words`, from and to.
     usual: ClassVar[Collection[str]] = ("evaluation", "validation")
     words: ClassVar[tuple[float, float]] = (0, math.inf)
     scorer: Any

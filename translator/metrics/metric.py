@@ -35,7 +35,7 @@ class Metric:
     name: ClassVar[str]  # in tables
     label: ClassVar[str] = ""  # on the console, if different
     lower_is_better: ClassVar[bool] = False
-    # Where nobody names metrics, those are computed that have the place in `usual`, if the mean reference has `words`, from and to.
+    # Computed in these places even if nobody names it, if the mean reference has between `words` words.
     usual: ClassVar[Collection[str]] = ("evaluation", "validation")
     words: ClassVar[tuple[float, float]] = (0, math.inf)
     scorer: Any

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "translator"
 # translating, and ends with the scores of the test set. Only `training.train` knows that; its other modules know no search.
 ORDER = (
     "runtime", "config", "text", "metrics", "data", "model", "search", "runs", "inference", "evaluation", "pretrained",
-    "training", "export", "serve", "cli")
+    "training", "compression", "export", "serve", "cli")
 # By dotted name; a folder's own module has the folder's name.
 FILES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path

@@ -93,7 +93,10 @@ MODEL_VARIANTS = [
     {"positions": "alibi", "decoder_window": 3},
     {"attention": "additive", "attention_gate": True},
     {"attention": "additive", "positions": "rotary", "encoder_window": 2, "decoder_window": 2},
-    {"adaptive_span": 2, "positions": "relative", "attention_gate": True}]
+    {"adaptive_span": 2, "positions": "relative", "attention_gate": True},
+    {"encoder_heads": [3, 1], "decoder_heads": [1, 2], "cross_heads": [2, 4], "positions": "rotary"},
+    {"encoder_heads": [3, 1], "cross_heads": [2, 4], "head_width": 6, "attention": "additive", "attention_gate": True,
+     "adaptive_span": 2, "positions": "alibi"}]
 
 
 def copy_layer_into_torch(ours: nn.Module, theirs: nn.Module) -> None:

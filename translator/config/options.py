@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from translator.config.augmentation import AugmentConfig
 from translator.config.building import STRICT, Count, Options, Share, Whole
+from translator.config.heads import HeadOptions, Width
 from translator.config.languages import is_tag, tag_of
 from translator.runtime.errors import UserError
 
@@ -29,8 +30,6 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 # Bounds beyond any use, and well within what float32 and int64 hold.
 Minutes = Annotated[float, Field(ge=1e-30, le=1e6)]
 BatchTokens = Annotated[int, Field(ge=1, le=2**30)] | Literal["auto"]
-Width = Annotated[int, Field(ge=1, le=2**20)]
-Layers = Annotated[int, Field(ge=1, le=1000)]
 Windows = Count | tuple[Count | None, ...] | None
 Beam = Annotated[int, Field(ge=1, le=5000)]
 Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -130,15 +129,10 @@ class TokenizerConfig(Options):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class ModelConfig(Options):
+class ModelConfig(HeadOptions):
     """The Transformer's shape: conf/model."""
-    GROUP = "model."
 
-    d_model: Width
-    num_heads: Count
     d_ff: Width
-    encoder_layers: Layers
-    decoder_layers: Layers
     norm: Literal["pre", "post"]
     activation: Literal["relu", "gelu", "silu", "swiglu"]
     attention: Literal["dot", "additive"] = "dot"
@@ -156,8 +150,7 @@ class ModelConfig(Options):
     activation_dropout: Share
 
     def __post_init__(self) -> None:
-        self.require(self.d_model % (2 * self.num_heads) == 0, "d_model",
-                     f"{self.d_model} is not a multiple of twice model.num_heads={self.num_heads}")
+        super().__post_init__()
         for side in ("encoder", "decoder"):
             windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
             self.require(not isinstance(windows, tuple) or len(windows) == layers, f"{side}_window",

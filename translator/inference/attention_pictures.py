@@ -42,10 +42,11 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
                   maps.cross, of_source, of_target)}
     images = {}
     for name, (title, weights, columns, rows) in pictures.items():
-        panels = {
-            f"layer {number}, head {head}": of_head
-            for number, layer in enumerate(weights, start=1) for head, of_head in enumerate(layer, start=1)}  # each (T, S)
-        images[folder / f"{name}.png"] = png(draw_attention(panels, columns, rows, columns=weights.size(1), title=title))
+        heads = max(map(len, weights))
+        panels = {  # each (T, S); None where a layer has fewer heads
+            f"layer {number}, head {head + 1}": layer[head] if head < len(layer) else None
+            for number, layer in enumerate(weights, start=1) for head in range(heads)}
+        images[folder / f"{name}.png"] = png(draw_attention(panels, columns, rows, columns=heads, title=title))
     title = "Alignment: the source pieces (columns) that each output piece (row) translates"
     images[folder / "alignment.png"] = png(draw_attention({"": rating.alignment}, of_source, of_target, columns=1, title=title))
     folder.mkdir(parents=True, exist_ok=True)

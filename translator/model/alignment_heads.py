@@ -26,11 +26,11 @@ class AlignmentHeads:
         """
         return cls(tuple(range(min(1, layers - 1), layers)))
 
-    def fits(self, layers: int, heads: int) -> bool:
-        """Return whether a model with this many decoder layers, and heads in each, has them."""
+    def fits(self, heads: Sequence[int]) -> bool:
+        """Return whether a model has them; heads: of the cross-attention of each decoder layer."""
         numbers = (*self.layers, 0 if self.head is None else self.head)
         return bool(self.layers) and all(isinstance(number, int) and number >= 0 for number in numbers) and (
-            max(self.layers) < layers and numbers[-1] < heads)
+            max(self.layers) < len(heads) and all(numbers[-1] < heads[layer] for layer in self.layers))
 
     def of(self, weights: Tensor) -> Tensor:
         """Return the mean over the heads of one layer: (B, H, T, S) -> (B, T, S)."""
@@ -38,6 +38,8 @@ class AlignmentHeads:
 
     def mean(self, weights: Sequence[Tensor]) -> Tensor:
         """Return the mean over layers and heads in float32: (B, H, T, S) of each layer -> (B, T, S)."""
+        if self.head is None and len({len(of_layer[0]) for of_layer in weights}) > 1:  # layers count alike in any case
+            weights = [of_layer.float().mean(dim=1, keepdim=True) for of_layer in weights]
         of_layers = torch.stack(list(weights)).float()
         return of_layers.mean(dim=(0, 2)) if self.head is None else of_layers[:, :, self.head].mean(dim=0)
 

@@ -3,9 +3,9 @@
 Vaswani et al. 2017, "Attention Is All You Need", https://arxiv.org/abs/1706.03762. Faster ways to compute the same are in
 `attention_paths`, decoding step by step is in `incremental`.
 
-Shapes: B batch, H heads, T query length, S key length, D model width, K = D / H head width. Masks are boolean, True where
-a query may attend to a key, broadcastable to the weights (B, H, T, S). A query that may attend to nothing gets zeros,
-forward and backward.
+Shapes: B batch, H heads, T query length, S key length, D model width, K head width, by default D / H. Masks are
+boolean, True where a query may attend to a key, broadcastable to the weights (B, H, T, S). A query that may attend to nothing
+gets zeros, forward and backward.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class MultiHeadAttention(nn.Module):
     """
 
     def __init__(
-        self, d_model: int, num_heads: int, *, dropout: float = 0.0, causal: bool = False, window: int | None = None,
-        rotary: RotaryPositions | None = None, relative: RelativeBias | AlibiBias | None = None,
+        self, d_model: int, num_heads: int, *, head_width: int | None = None, dropout: float = 0.0, causal: bool = False,
+        window: int | None = None, rotary: RotaryPositions | None = None, relative: RelativeBias | AlibiBias | None = None,
         span: AdaptiveSpan | None = None, score: Score = scaled_dot_product, gate: bool = False,
     ) -> None:
         """window: tokens each side that a token may attend to, all if None. rotary, relative, span: for self-attention.
@@ -101,7 +101,7 @@ class MultiHeadAttention(nn.Module):
         """
         super().__init__()
         self.num_heads = num_heads
-        self.head_width = d_model // num_heads
+        self.head_width = d_model // num_heads if head_width is None else head_width
         self.dropout = dropout
         self.causal = causal
         self.window = window
@@ -110,11 +110,12 @@ class MultiHeadAttention(nn.Module):
         self.span = span
         self.biases: list[PositionBias] = [part for part in (relative, span) if part is not None]
         self.score = score
-        self.W_q = nn.Linear(d_model, d_model)
-        self.W_k = nn.Linear(d_model, d_model)
-        self.W_v = nn.Linear(d_model, d_model)
-        self.W_o = nn.Linear(d_model, d_model)
-        self.W_g = nn.Linear(d_model, d_model) if gate else None
+        width = num_heads * self.head_width  # of all heads
+        self.W_q = nn.Linear(d_model, width)
+        self.W_k = nn.Linear(d_model, width)
+        self.W_v = nn.Linear(d_model, width)
+        self.W_o = nn.Linear(width, d_model)
+        self.W_g = nn.Linear(d_model, width) if gate else None
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
@@ -143,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         return self.split_heads(self.W_k(memory)), self.split_heads(self.W_v(memory))
 
     def output(self, heads: Tensor, x: Tensor) -> Tensor:
-        """Return the output for the concatenated heads of x, both (..., D)."""
+        """Return the output (..., D) for the concatenated heads (..., H x K) of x (..., D)."""
         return self.W_o(heads if self.W_g is None else heads * self.W_g(x).sigmoid())
 
     def reach(self) -> int | None:
@@ -152,7 +153,7 @@ class MultiHeadAttention(nn.Module):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, H, T, K)."""
+        """(B, T, H x K) -> (B, H, T, K)."""
         return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
     def maps(self) -> list[nn.Linear]:
@@ -166,7 +167,7 @@ def _positions(heads: Tensor) -> Tensor:
 
 
 def concatenate_heads(heads: Tensor) -> Tensor:
-    """(B, H, T, K) -> (B, T, D)."""
+    """(B, H, T, K) -> (B, T, H x K)."""
     return heads.transpose(1, 2).flatten(2)
 
 

@@ -17,11 +17,11 @@ from translator.text.tokenizer import PAD_ID
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Weights by layer L and head H. Row t of T: what the model attended to when it predicted target token t, EOS the last."""
+    """Weights of the heads H, layer by layer. Row t of T: what predicts target token t attended to; EOS is the last."""
 
-    encoder: Tensor  # (L, H, S, S)
-    decoder: Tensor  # (L, H, T, T): column t is the token before target token t, BOS the first
-    cross: Tensor  # (L, H, T, S)
+    encoder: list[Tensor]  # (H, S, S)
+    decoder: list[Tensor]  # (H, T, T): column t is the token before target token t, BOS the first
+    cross: list[Tensor]  # (H, T, S)
 
 
 @torch.no_grad()
@@ -30,25 +30,25 @@ def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[i
     with _recorded([layer.self_attention for layer in (*model.encoder, *model.decoder)]) as weights:
         cross = cross_attention(model, source, target)
     layers = len(model.encoder)
-    return AttentionMaps(torch.cat(weights[:layers]), torch.cat(weights[layers:]), cross)
+    return AttentionMaps(weights[:layers], weights[layers:], cross)
 
 
 @torch.no_grad()
-def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int]) -> Tensor:
-    """Return only the weights from target to source, (L, H, T, S), without the others in memory."""
+def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[int]) -> list[Tensor]:
+    """Return only the weights from target to source, (H, T, S) of each layer, without the others in memory."""
     batch = collate([source], [target]).to(next(model.parameters()).device)
     _, cross = model.decode(
         batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), weights_of=range(len(model.decoder)))
-    return torch.cat(cross)
+    return [weights[0] for weights in cross]
 
 
 @contextmanager
 def _recorded(attentions: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """Append the weights of each call of these modules to a list."""
+    """Append the weights of each call of these modules, for its one sentence, to a list."""
     weights: list[Tensor] = []
     with ExitStack() as hooks:
         for attention in attentions:
             hooks.enter_context(attention.register_forward_pre_hook(
                 lambda _, args, options: (args, options | {"need_weights": True}), with_kwargs=True))
-            hooks.enter_context(attention.register_forward_hook(lambda _, args, output: weights.append(output[1])))
+            hooks.enter_context(attention.register_forward_hook(lambda _, args, output: weights.append(output[1][0])))
         yield weights

@@ -52,7 +52,7 @@ def join_maps(attention: MultiHeadAttention, *names: str) -> None:
 
 
 def split_joined(x: Tensor, num_heads: int, head_width: int) -> Tensor:
-    """(B, T, maps x D) -> (maps, B, H, T, K)."""
+    """(B, T, maps x H x K) -> (maps, B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, num_heads, head_width).permute(2, 0, 3, 1, 4)
 
 

@@ -104,12 +104,14 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention over the target, cross-attention to the encoder's output, then feed-forward."""
 
-    def __init__(self, config: ModelConfig, window: int | None) -> None:
+    def __init__(self, config: ModelConfig, window: int | None, cross_heads: int | None = None) -> None:
+        """cross_heads: heads of the cross-attention, by default as many as of the self-attention."""
         super().__init__()
+        cross = config if cross_heads is None else config.with_heads(cross_heads)
         self.self_attention = _self_attention(config, causal=True, window=window)
         self.cross_attention = MultiHeadAttention(
-            config.d_model, config.num_heads, dropout=config.attention_dropout, score=build_score(config),
-            gate=config.attention_gate)
+            cross.d_model, cross.num_heads, head_width=cross.d_k, dropout=cross.attention_dropout, score=build_score(cross),
+            gate=cross.attention_gate)
         self.feed_forward = _feed_forward(config)
         self.around_self = _residual(config)
         self.around_cross = _residual(config)
@@ -134,9 +136,10 @@ class DecoderLayer(nn.Module):
 def _self_attention(config: ModelConfig, *, causal: bool, window: int | None) -> MultiHeadAttention:
     span = None if config.adaptive_span is None else AdaptiveSpan(config.num_heads, config.adaptive_span)
     return MultiHeadAttention(
-        config.d_model, config.num_heads, dropout=config.attention_dropout, causal=causal, window=window,
-        rotary=build_positions(config, "queries and keys"), relative=build_positions(config, "scores", causal=causal),
-        span=span, score=build_score(config), gate=config.attention_gate)
+        config.d_model, config.num_heads, head_width=config.d_k, dropout=config.attention_dropout, causal=causal,
+        window=window, rotary=build_positions(config, "queries and keys"),
+        relative=build_positions(config, "scores", causal=causal), span=span, score=build_score(config),
+        gate=config.attention_gate)
 
 
 def _feed_forward(config: ModelConfig) -> FeedForward | GatedFeedForward:

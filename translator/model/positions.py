@@ -189,7 +189,7 @@ class Scheme(NamedTuple):
 SCHEMES = {
     "sinusoidal": Scheme("embeddings", lambda config, causal: SinusoidalPositions(config.d_model)),
     "learned": Scheme("embeddings", lambda config, causal: LearnedPositions(config.d_model, config.max_positions)),
-    "rotary": Scheme("queries and keys", lambda config, causal: RotaryPositions(config.d_model // config.num_heads)),
+    "rotary": Scheme("queries and keys", lambda config, causal: RotaryPositions(config.d_k)),
     "relative": Scheme("scores", lambda config, causal: RelativeBias(config.num_heads, causal=causal)),
     "alibi": Scheme("scores", lambda config, causal: AlibiBias(config.num_heads))}
 

@@ -34,7 +34,7 @@ class AdditiveScore(nn.Module):
 # By `model.attention`.
 SCORES: dict[str, Callable[[ModelConfig], Score]] = {
     "dot": lambda config: scaled_dot_product,
-    "additive": lambda config: AdditiveScore(config.num_heads, config.d_model // config.num_heads)}
+    "additive": lambda config: AdditiveScore(config.num_heads, config.d_k)}
 
 
 def build_score(config: ModelConfig) -> Score:

@@ -71,8 +71,13 @@ class Transformer(IncrementalDecoder):
         target_tokens = source_tokens if config.tied == "all" else nn.Embedding(target_vocab, config.d_model)
         self.source_embedding = Embedding(config, source_tokens)
         self.target_embedding = Embedding(config, target_tokens)
-        self.encoder = nn.ModuleList(EncoderLayer(config, window) for window in config.windows("encoder"))
-        self.decoder = nn.ModuleList(DecoderLayer(config, window) for window in config.windows("decoder"))
+        self.encoder = nn.ModuleList(
+            EncoderLayer(config.with_heads(heads), window)
+            for heads, window in zip(config.heads("encoder"), config.windows("encoder"), strict=True))
+        self.decoder = nn.ModuleList(
+            DecoderLayer(config.with_heads(heads), window, cross)
+            for heads, window, cross in zip(
+                config.heads("decoder"), config.windows("decoder"), config.heads("cross"), strict=True))
         # Pre-norm layers leave their sum unnormalised; post-norm layers do not.
         self.encoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()

@@ -220,6 +220,7 @@ def _shape(theirs: Any, family: Family, tied: str, chosen: ModelConfig) -> Model
     return build(ModelConfig, dataclasses.asdict(chosen) | {
         "d_model": theirs.d_model, "num_heads": theirs.encoder_attention_heads, "d_ff": theirs.encoder_ffn_dim,
         "encoder_layers": theirs.encoder_layers, "decoder_layers": theirs.decoder_layers, "norm": family.norm,
+        "head_width": None, "encoder_heads": None, "decoder_heads": None, "cross_heads": None,
         "activation": ACTIVATIONS[theirs.activation_function], "max_positions": theirs.max_position_embeddings,
         "positions": "sinusoidal" if family.positions is None else "learned", "encoder_window": None,
         "decoder_window": None, "tied": tied, "output_bias": True})

@@ -71,9 +71,12 @@ def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
     return figure
 
 
-def draw_attention(panels: Mapping[str, Tensor], source: Sequence[str], target: Sequence[str], *, columns: int,
+def draw_attention(panels: Mapping[str, Tensor | None], source: Sequence[str], target: Sequence[str], *, columns: int,
                    title: str = "") -> Figure:
-    """Draw weights (T, S) by panel, with a row for each piece of `target`; UserError where the picture would be too large."""
+    """Draw weights (T, S) by panel, with a row for each piece of `target`. None leaves a panel empty.
+
+    Raises UserError where the picture would be too large.
+    """
     families, labels = _drawable([*source, *target])
     source, target = labels[: len(source)], labels[len(source) :]
     rows = -(-len(panels) // columns)
@@ -89,6 +92,9 @@ def draw_attention(panels: Mapping[str, Tensor], source: Sequence[str], target: 
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for number, (axes, (name, weights)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
+        if weights is None:
+            axes.set_axis_off()
+            continue
         image = axes.imshow(weights.float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
         axes.set_xticks(range(len(source)), source, rotation=90, **style)
         axes.set_yticks([])

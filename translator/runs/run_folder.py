@@ -203,7 +203,7 @@ class RunFolder:
         content = _read_json(self.alignment_file)
         with suppress(KeyError, TypeError, ValueError):
             heads = AlignmentHeads(tuple(content["layers"]), content["head"], content["next_row"])
-            if content["format"] <= FORMAT and heads.fits(model.decoder_layers, model.num_heads):
+            if content["format"] <= FORMAT and heads.fits(model.heads("cross")):
                 return heads
         raise UserError(f"{self.alignment_file}: does not match this run. Remove it, and words are aligned by all layers.")
 

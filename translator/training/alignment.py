@@ -66,7 +66,7 @@ def keep_alignment(model: Transformer, corpus: Corpus, folder: RunFolder) -> Non
 def agreement_by_heads(model: Transformer, lexicon: Lexicon, pairs: Dataset) -> dict[AlignmentHeads, float]:
     """Return the share of lexical links that are where attention is largest, by choice of heads; the usual choice first."""
     model.eval()
-    right = dict.fromkeys(candidates(model.config.decoder_layers, model.config.num_heads), 0)
+    right = dict.fromkeys(candidates(model.config.heads("cross")), 0)
     linked = 0
     for source, target_in, target in _batches(pairs, next(model.parameters()).device):
         _, weights = model.decode(
@@ -79,12 +79,13 @@ def agreement_by_heads(model: Transformer, lexicon: Lexicon, pairs: Dataset) -> 
     return {heads: count / max(1, linked) for heads, count in right.items()}
 
 
-def candidates(layers: int, heads: int) -> list[AlignmentHeads]:
-    """Return the choices of heads: one, a layer's, or those from a layer on, each read at the piece and a row later."""
+def candidates(heads: Sequence[int]) -> list[AlignmentHeads]:
+    """Return the choices of heads, by how many each layer has: one, a layer's, or those from a layer on; each in both rows."""
+    layers = len(heads)
     several = [AlignmentHeads.usual(layers).layers, *(tuple(range(first, layers)) for first in range(layers)),
                *((layer,) for layer in range(layers))]
     choices = [*((of, None) for of in dict.fromkeys(several)),
-               *(((layer,), head) for layer in range(layers) for head in range(heads))]
+               *(((layer,), head) for layer in range(layers) for head in range(heads[layer]))]
     return [AlignmentHeads(of, head, next_row) for next_row in (False, True) for of, head in choices]
 
 

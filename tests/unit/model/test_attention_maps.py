@@ -31,7 +31,7 @@ NASTY = "It's \"so\": $5, $(whoami), ${x} and `ls`, 50 % \\n; a=b, [c] #1"
 
 @pytest.mark.parametrize("changes", [
     {}, {"norm": "post"}, {"positions": "rotary"}, {"positions": "relative"},
-    {"encoder_window": 1, "decoder_window": (None, 2)}])
+    {"encoder_window": 1, "decoder_window": (None, 2)}, {"encoder_heads": [3, 1], "cross_heads": [2, 4]}])
 def test_maps_are_the_weights_of_every_layer(changes):
     model = random_model(model_config(**changes))
     batch = collate([SOURCE], [TARGET])
@@ -39,12 +39,13 @@ def test_maps_are_the_weights_of_every_layer(changes):
     maps = attention_maps(model, SOURCE, TARGET)
     assert torch.equal(model(batch.source, batch.target_in), before)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert maps.encoder.shape == (2, 4, 6, 6)
-    assert maps.decoder.shape == (2, 4, 4, 4)
-    assert maps.cross.shape == (2, 4, 4, 6)
-    for weights in (maps.encoder, maps.decoder, maps.cross):
-        torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
-    assert not maps.decoder.triu(1).any()
+    for of_layers, heads, shape in (
+            (maps.encoder, model.config.heads("encoder"), (6, 6)), (maps.decoder, model.config.heads("decoder"), (4, 4)),
+            (maps.cross, model.config.heads("cross"), (4, 6))):
+        assert [weights.shape for weights in of_layers] == [(count, *shape) for count in heads]
+        for weights in of_layers:
+            torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
+    assert not any(weights.triu(1).any() for weights in maps.decoder)
 
     def attended(layer, residual, x):
         return residual.norm(x) if model.config.norm == "pre" else x

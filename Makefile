@@ -18,6 +18,7 @@ TAKES.export := RUN FORMAT
 TAKES.serve := RUN
 TAKES.report := RUN
 TAKES.shortlist := RUN
+TAKES.prune := RUN
 TAKES.plot-attention := RUN TEXT TARGET
 TAKES.torture := KILLS
 
@@ -26,7 +27,7 @@ TAKES.torture := KILLS
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train data-report import evaluate translate export serve report shortlist plot-attention bench growth
+SCRIPTS := train data-report import evaluate translate export serve report shortlist prune plot-attention bench growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)
@@ -48,8 +49,8 @@ $(error PROCS=$(value PROCS): not a number of processes. Write a whole number fr
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train data-report import evaluate translate export serve report shortlist plot-attention board bench growth data test \
-	fuzz torture lint docs setup clean
+.PHONY: help train data-report import evaluate translate export serve report shortlist prune plot-attention board bench growth data \
+	test fuzz torture lint docs setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +91,9 @@ report: $(READY) ## Write a page about a trained model, to send or print: ARGS="
 
 shortlist: $(READY) ## Learn a trained model's shortlist, for faster translation with ARGS="search.shortlist=20"
 	@$(BIN)/python scripts/shortlist.py $(RUN_OPTION)
+
+prune: $(READY) ## Write a smaller run of a trained one: ARGS="heads=0.25 encoder_layers=[0,2,3] vocabulary=used"
+	@$(BIN)/python scripts/prune.py $(RUN_OPTION)
 
 plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="..." and its translation, or TARGET="..."
 	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.building import STRICT, Count, Options, Whole
+from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.options import DataConfig, Device, MetricName, SearchConfig
 
 HOST = r"[^\s/?#@:\[\]]+"
@@ -148,6 +148,27 @@ class ShortlistConfig(RunCommand):
     """What `scripts/shortlist.py` composes: conf/shortlist.yaml."""
 
     run: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class PruneConfig(RunCommand):
+    """What `scripts/prune.py` composes: conf/prune.yaml."""
+
+    run: str | None
+    heads: Share
+    encoder_layers: Annotated[tuple[Whole, ...], Field(min_length=1)] | None
+    decoder_layers: Annotated[tuple[Whole, ...], Field(min_length=1)] | None
+    vocabulary: Literal["all", "used"]
+    output: str | None
+    device: Device
+
+    def __post_init__(self) -> None:
+        for option in ("encoder_layers", "decoder_layers"):
+            layers = getattr(self, option)
+            self.require(layers is None or list(layers) == sorted(set(layers)), option,
+                         f"must list each layer that stays once, in order, as [0,2,3]; got {list(layers or ())}")
+        asked = self.heads or self.encoder_layers or self.decoder_layers or self.vocabulary != "all"
+        self.require(bool(asked), "heads", "nothing to remove. Set heads, encoder_layers, decoder_layers or vocabulary=used.")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

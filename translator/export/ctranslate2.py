@@ -10,8 +10,10 @@ import torch
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
 from torch import nn
+from torch.nn import functional as F
 
 from translator.export.decoding import Decoding, require_supported
+from translator.export.heads import full_maps
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.layers import GatedFeedForward
@@ -102,11 +104,11 @@ def specification(model: Transformer, positions: int) -> TransformerSpec:
     _set_embedding(decoder, decoder.embeddings, model.target_embedding, target_vocab, positions)
     layer: Any
     for spec, layer in zip(encoder.layer, model.encoder, strict=True):
-        _set_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm)
+        _set_attention(spec.self_attention, layer.self_attention, layer.around_attention.norm, config.num_heads)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
     for spec, layer in zip(decoder.layer, model.decoder, strict=True):
-        _set_attention(spec.self_attention, layer.self_attention, layer.around_self.norm)
-        _set_attention(spec.attention, layer.cross_attention, layer.around_cross.norm)
+        _set_attention(spec.self_attention, layer.self_attention, layer.around_self.norm, config.num_heads)
+        _set_attention(spec.attention, layer.cross_attention, layer.around_cross.norm, config.num_heads)
         _set_feed_forward(spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
     if config.norm == "pre":
         _set_norm(encoder.layer_norm, model.encoder_norm)
@@ -121,14 +123,14 @@ def _set_embedding(spec: Any, tokens: Any, embedding: Embedding, vocab: int, pos
         spec.position_encodings.encodings = embedding.positions(torch.zeros(1, positions, tokens.weight.shape[1]))[0].numpy()
 
 
-def _set_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm) -> None:
-    queries, keys, values = attention.maps()
+def _set_attention(spec: Any, attention: MultiHeadAttention, norm: nn.LayerNorm, num_heads: int) -> None:
+    queries, keys, values, output = full_maps(attention, num_heads)
     inputs = [(queries, keys, values)] if len(spec.linear) == 2 else [(queries,), (keys, values)]  # else cross-attention
-    for part, linears in zip(spec.linear, [*inputs, (attention.W_o,)], strict=True):
+    for part, linears in zip(spec.linear, [*inputs, (output,)], strict=True):
         _set_linear(part, *linears)
     _set_norm(spec.layer_norm, norm)
     if isinstance(attention.relative, RelativeBias):
-        spec.relative_attention_bias = attention.relative.bias.weight.numpy()
+        spec.relative_attention_bias = F.pad(attention.relative.bias.weight, (0, num_heads - attention.num_heads)).numpy()
         spec.relative_attention_max_distance = np.int32(MAX_DISTANCE)
 
 

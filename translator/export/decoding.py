@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from translator.config.options import ModelConfig, SearchConfig
+from translator.export.heads import require_no_more_heads
 from translator.runtime.errors import UserError
 
 # Options of a search that exports carry, or that work outside of it, on texts. Every other one must be off.
@@ -15,8 +16,8 @@ SEARCH_CARRIED = frozenset((
     "max_length_extra", "max_source_tokens", "split_sentences", "robust", "batch_tokens", "diversity", "seed"))
 # Options of a model that every exporter carries. Of any other, an exporter lists the values it knows.
 MODEL_CARRIED = frozenset((
-    "d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers", "max_positions", "output_bias", "embeddings", "dropout",
-    "attention_dropout", "activation_dropout"))
+    "d_model", "num_heads", "encoder_heads", "decoder_heads", "cross_heads", "d_ff", "encoder_layers", "decoder_layers",
+    "max_positions", "output_bias", "embeddings", "dropout", "attention_dropout", "activation_dropout"))
 TYPICAL_LENGTH = 20  # tokens of a translation, if the run does not say
 
 
@@ -63,6 +64,7 @@ def require_supported(config: ModelConfig, program: str, supported: Mapping[str,
 
     `supported`: known values by option. Options that are neither there nor in MODEL_CARRIED must have their default.
     """
+    require_no_more_heads(config, program)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         known = supported.get(field.name, (field.default,))

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers.utils.logging import disable_progress_bar
 
 from translator.export.decoding import Decoding, require_supported
+from translator.export.heads import full_maps
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.transformer import Transformer
@@ -147,11 +148,11 @@ def _weights(model: Transformer, source_vocab: int, target_vocab: int, positions
 
 
 def _layer_weights(model: Transformer) -> Weights:
-    """Return the weights of all layers by name, whether or not the model has joined maps of its attention for decoding."""
+    """Return the weights of all layers by name, with all heads, whether or not attention has joined maps for decoding."""
     weights = dict(model.state_dict())
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
-            for part, linear in zip(("W_q", "W_k", "W_v"), module.maps(), strict=True):
+            for part, linear in zip(("W_q", "W_k", "W_v", "W_o"), full_maps(module, model.config.num_heads), strict=True):
                 weights |= {f"{name}.{part}.weight": linear.weight, f"{name}.{part}.bias": linear.bias}
     return weights
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -104,6 +105,28 @@ def draw_attention(panels: Mapping[str, Tensor | None], source: Sequence[str], t
     bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
     bar.ax.tick_params(labelsize=LABEL_SIZE)
     figure.suptitle(title, fontsize=TITLE_SIZE)
+    return figure
+
+
+def draw_heads(importance: Mapping[Any, Mapping[int, Tensor]], kept: Mapping[Any, Sequence[Sequence[int]]]) -> Figure:
+    """Draw the importance of heads (H,) by layer, a panel for each kind of attention, with a cross over the removed ones."""
+    most = max(len(values) for layers in importance.values() for values in layers.values())
+    tallest = max(map(len, importance.values()))
+    figure = Figure(figsize=(1 + len(importance) * (0.9 + 0.35 * most), 1.2 + 0.35 * tallest), dpi=DPI, layout="constrained")
+    for axes, (kind, layers) in zip(figure.subplots(1, len(importance), squeeze=False).flat, importance.items(), strict=True):
+        cells = [[*values.tolist(), *[math.nan] * (most - len(values))] for values in layers.values()]
+        image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=1)
+        for row, (values, of_layer) in enumerate(zip(layers.values(), kept[kind], strict=True)):
+            removed = [head for head in range(len(values)) if head not in of_layer]
+            axes.plot(removed, [row] * len(removed), "x", color=COLOURS[1])
+        axes.set_xticks(range(most))
+        axes.set_yticks(range(len(layers)), list(layers))
+        axes.tick_params(labelsize=LABEL_SIZE)
+        axes.set_title(kind, fontsize=PANEL_TITLE_SIZE)
+        axes.set_xlabel("head", fontsize=LABEL_SIZE)
+        axes.set_ylabel("layer", fontsize=LABEL_SIZE)
+    figure.colorbar(image, ax=figure.axes).ax.tick_params(labelsize=LABEL_SIZE)
+    figure.suptitle("Importance of heads; a cross: removed", fontsize=TITLE_SIZE)
     return figure
 
 

@@ -41,6 +41,7 @@ class Tokenizer:
             raise UserError("not a SentencePiece model") from error
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (0, 1, 2, 3):
             raise UserError("a SentencePiece model, but not one of this project: its special ids differ")
+        self.tag = tag
         # Pieces from another side's model: they segment nothing, but stand for a character that this model does not know.
         self._foreign = {piece: i for i, piece in enumerate(pieces) if processor.is_unused(i)}
         self.tag_ids = [] if tag is None else [processor.piece_to_id(tag)]
@@ -172,6 +173,15 @@ class Tokenizer:
         """Return the id of each piece: `UNK_ID` for those the vocabulary lacks."""
         return [self._processor.piece_to_id(piece) for piece in pieces]
 
+    def with_pieces(self, ids: Iterable[int]) -> Tokenizer:
+        """Return a tokenizer with only these of its pieces, in this order."""
+        model = ModelProto.FromString(self.model)
+        pieces = [model.pieces[i] for i in ids]
+        del model.pieces[:]
+        model.pieces.extend(pieces)
+        model.trainer_spec.vocab_size = len(pieces)
+        return Tokenizer(model.SerializeToString(), self.tag)
+
     def same_as(self, other: Tokenizer) -> bool:
         """Return whether ids mean the same in another tokenizer, even if its bytes record another training."""
         mine, others = ((t.pieces(range(len(t))), t._log_probability, t.tag_ids) for t in (self, other))
@@ -229,20 +239,10 @@ def narrow_target(joint: Tokenizer, targets: Iterable[str]) -> Tokenizers:
     kept = (used > 0) | [
         piece.type == Piece.BYTE or len(piece.piece) == 1 or piece.piece in joint.placeholders for piece in proto.pieces]
     order = np.lexsort((-used, ~kept))  # stable
-    return _with_pieces(proto, order), _with_pieces(proto, order[: kept.sum()])
+    return joint.with_pieces(order), joint.with_pieces(order[: kept.sum()])
 
 
 def is_narrow(source: Tokenizer, target: Tokenizer) -> bool:
     """Return whether the target's pieces are the source's first ones, or both are one object, not two equal vocabularies."""
     own = range(len(target))
     return source is target or (len(target) < len(source) and source.pieces(own) == target.pieces(own))
-
-
-def _with_pieces(model: Any, numbers: Iterable[int]) -> Tokenizer:
-    """Return a SentencePiece model with only these of its pieces, in this order."""
-    proto = ModelProto()
-    proto.CopyFrom(model)
-    del proto.pieces[:]
-    proto.pieces.extend(model.pieces[number] for number in numbers)
-    proto.trainer_spec.vocab_size = len(proto.pieces)
-    return Tokenizer(proto.SerializeToString())

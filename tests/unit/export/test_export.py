@@ -59,12 +59,14 @@ NEVER = [["<pad>"], ["<unk>"], ["<s>"]]
 CTRANSLATE2 = [
     {}, {"norm": "post"}, {"activation": "gelu"}, {"activation": "swiglu", "norm": "post"}, {"tied": "target"},
     {"tied": "none"}, {"positions": "learned", "max_positions": 70}, {"positions": "rotary"}, {"positions": "relative"},
+    {"positions": "relative", "encoder_heads": [3, 1], "cross_heads": [2, 4]},
     {"positions": "rotary", "norm": "post", "activation": "swiglu", "encoder_layers": 1, "decoder_layers": 3},
     {"narrow": True}, {"narrow": True, "tied": "target"}]
 HUGGINGFACE = [
     {}, {"norm": "post"}, {"activation": "gelu"}, {"tied": "target"}, {"tied": "none"}, {"norm": "post", "tied": "target"},
     {"norm": "post", "tied": "none", "activation": "gelu"}, {"positions": "learned", "max_positions": 70},
     {"positions": "learned", "tied": "none", "encoder_layers": 1, "decoder_layers": 3},
+    {"norm": "post", "encoder_heads": [3, 1], "decoder_heads": [1, 2], "cross_heads": [2, 4]},
     {"narrow": True}, {"narrow": True, "norm": "post"}, {"narrow": True, "norm": "post", "tied": "target"},
     {"narrow": True, "tied": "none"}]
 
@@ -183,7 +185,8 @@ def without_markers(ids: list[int]) -> list[int]:
     *((write, {option: value}, f"model.{option}={value}")
       for write in (to_ctranslate2.specification, to_huggingface.stock_model)
       for option, value in (
-          ("attention", "additive"), ("attention_gate", True), ("positions", "alibi"), ("adaptive_span", 8)))])
+          ("attention", "additive"), ("attention_gate", True), ("positions", "alibi"), ("adaptive_span", 8),
+          ("head_width", 6), ("cross_heads", [5, 1])))])
 def test_what_cannot_be_expressed_is_refused_by_name(write, changes, option):
     sizes = (40, 40, 100) if write is to_huggingface.stock_model else (100,)
     with pytest.raises(UserError, match=re.escape(option)):

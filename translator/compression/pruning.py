@@ -136,7 +136,7 @@ def _show(importance: Importance, heads: Heads, config: PruneConfig) -> bytes:
 
 
 def _complete(after: RunFolder, before: RunFolder, parts: Parts, corpus: Corpus, config: PruneConfig) -> None:
-    """Write what else a run folder holds: kept where it is still right, else learned again. Fine-tuning calibrates anew."""
+    """Write what else a run folder holds: kept where it is still right, else learned again; fine-tuning calibrates."""
     kept = [before.lexicon_file, before.shortlist_file] if config.vocabulary == "all" else []
     if not (config.heads or config.encoder_layers or config.decoder_layers):
         kept.append(before.calibration_file)

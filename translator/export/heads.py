@@ -12,7 +12,7 @@ from translator.runtime.errors import UserError
 
 
 def full_maps(attention: MultiHeadAttention, num_heads: int) -> list[nn.Linear]:
-    """Return W_q, W_k, W_v and W_o with heads of zeros up to `num_heads`. They compute the same, as slowly as with all heads."""
+    """Return W_q, W_k, W_v and W_o with heads of zeros up to `num_heads`. They compute the same, in the time of all heads."""
     missing = (num_heads - attention.num_heads) * attention.head_width
     inputs = [linear_of(F.pad(W.weight, (0, 0, 0, missing)), F.pad(W.bias, (0, missing))) for W in attention.maps()]
     return [*inputs, linear_of(F.pad(attention.W_o.weight, (0, missing)), attention.W_o.bias)]

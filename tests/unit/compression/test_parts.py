@@ -100,7 +100,7 @@ def test_importance_is_the_derivative_by_a_factor_of_the_head():
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_the_least_important_heads_go_and_each_attention_keeps_one():
+def test_least_important_heads_go_and_each_attention_keeps_one():
     importance = {"encoder": [torch.tensor([0.1, 0.2, 0.3])], "decoder": [torch.tensor([0.15, 0.9, 0.8])],
                   "cross": [torch.tensor([0.5, 0.6])]}
     assert choose_heads(importance, 0.25) == {"encoder": [[1, 2]], "decoder": [[1, 2]], "cross": [[0, 1]]}

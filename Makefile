@@ -19,6 +19,7 @@ TAKES.serve := RUN
 TAKES.report := RUN
 TAKES.shortlist := RUN
 TAKES.prune := RUN
+TAKES.quantize := RUN
 TAKES.plot-attention := RUN TEXT TARGET
 TAKES.torture := KILLS
 
@@ -27,7 +28,7 @@ TAKES.torture := KILLS
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train data-report import evaluate translate export serve report shortlist prune plot-attention bench growth
+SCRIPTS := train data-report import evaluate translate export serve report shortlist prune quantize plot-attention bench compare growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)
@@ -49,8 +50,8 @@ $(error PROCS=$(value PROCS): not a number of processes. Write a whole number fr
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train data-report import evaluate translate export serve report shortlist prune plot-attention board bench growth data \
-	test fuzz torture lint docs setup clean
+.PHONY: help train data-report import evaluate translate export serve report shortlist prune quantize plot-attention board bench \
+	compare growth data test fuzz torture lint docs setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,7 +61,7 @@ help: ## Show this list
 # PyTorch's threads spin while they wait. Beside busy programs a training that spins less is twice as fast.
 train: export GOMP_SPINCOUNT ?= 10000
 # A faster allocator for large tensors, if it is installed (docs/speed.md).
-train evaluate translate serve bench growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
+train evaluate translate serve bench compare growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
 train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or resume; PROCS=2: two processes or GPUs
 	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py
 
@@ -95,6 +96,9 @@ shortlist: $(READY) ## Learn a trained model's shortlist, for faster translation
 prune: $(READY) ## Write a smaller run of a trained one: ARGS="heads=0.25 encoder_layers=[0,2,3] vocabulary=used"
 	@$(BIN)/python scripts/prune.py $(RUN_OPTION)
 
+quantize: $(READY) ## Write a copy of a trained model in a quarter of the bytes, for CPUs: weights in int8
+	@$(BIN)/python scripts/quantize.py $(RUN_OPTION)
+
 plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="..." and its translation, or TARGET="..."
 	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION)
 
@@ -103,6 +107,9 @@ board: $(READY) ## Show the training curves in the browser (TensorBoard)
 
 bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
 	@$(BIN)/python scripts/bench/speed.py
+
+compare: $(READY) $(if $(findstring --ctranslate2,$(value ARGS)),.venv/ready-ctranslate2) ## Compare trained models in size, memory, scores and speed: ARGS="--runs=runs/x,runs/x-int8"
+	@$(BIN)/python scripts/bench/models.py
 
 growth: $(READY) ## Measure the cost of an update by model and length, and learning by corpus size
 	@$(BIN)/python scripts/bench/growth.py

@@ -172,6 +172,14 @@ class PruneConfig(RunCommand):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class QuantizeConfig(RunCommand):
+    """What `scripts/quantize.py` composes: conf/quantize.yaml."""
+
+    run: str | None
+    output: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PlotAttentionConfig(RunCommand):
     """What `scripts/plot_attention.py` composes: conf/plot_attention.yaml."""
 

@@ -21,9 +21,10 @@ from translator.config.commands import ExportConfig
 from translator.config.options import DataConfig
 from translator.data.sources import hub_id
 from translator.export.decoding import Decoding
-from translator.inference.translator import Translator
+from translator.inference.translator import TrainedModel, Translator
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 MARK = "translator.json"  # the file that marks a folder as an export, which may be replaced
@@ -71,7 +72,9 @@ def export_run(config: ExportConfig) -> None:
         raise UserError(f"format={config.format}: {error.name} is not installed. Install it with "
                         f"`make export FORMAT={config.format}`, or pip install '.[{config.format}]'.") from error
     [run] = chosen_runs(config.run, config.runs)
-    translator = Translator(run, device="cpu")
+    if RunFolder(run).has_int8_weights():
+        log(f"{run}: has int8 weights, exported as float32. The run they were made of is more exact.")
+    translator = Translator(TrainedModel.load(run, "cpu", dequantised=True))
     if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
         raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
     decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())

@@ -25,9 +25,9 @@ from translator.inference.placeholder_search import PlaceholderSearch
 from translator.inference.planning import Planner, TrainingStatistics, Unit
 from translator.inference.ranking import as_line, join_allowed, rank, restored, warnings_of, without_phrases
 from translator.inference.translation import Given, Request, Translation
-from translator.model.inference_layers import convert, strip_hooks
+from translator.model.inference_layers import convert, int8_of, strip_hooks
 from translator.model.transformer import Transformer
-from translator.model.weights import SkipInit, load_into, require_fit
+from translator.model.weights import SkipInit, is_int8, load_int8_into, load_into, require_fit
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
@@ -69,22 +69,29 @@ class TrainedModel:
     low_certainty: Mapping[int, float] = dataclasses.field(default_factory=dict)  # as `RunFolder.load_low_certainty` returns it
 
     @classmethod
-    def load(cls, run: str | Path, device: str = "auto", precision: str = "fp32") -> TrainedModel:
-        """Load a run folder for decoding; UserError if that is not possible."""
+    def load(
+        cls, run: str | Path, device: str = "auto", precision: str = "fp32", *, dequantised: bool = False
+    ) -> TrainedModel:
+        """Load a run folder for decoding; UserError if that is not possible.
+
+        A run of `make quantize` is decoded in int8, or if `dequantised` as one with float32 weights.
+        """
         where, folder = resolve_device(device), RunFolder(run)
         config, tokenizers = folder.load_config(), folder.load_tokenizers()
         languages = tuple(dict.fromkeys(source for source, _ in config.data.directions))
         preload(languages)
-        statistics, weights = TrainingStatistics.from_report(folder.load_report()), folder.load_weights()
+        statistics, weights = TrainingStatistics.from_report(folder.load_report()), folder.load_weights(stored=not dequantised)
+        stored_in_int8 = is_int8(weights)
+        chosen = int8_of(run, where, precision) if stored_in_int8 else Precision.resolve(precision, where)
         with torch.device("meta"), SkipInit():  # check the sizes in config.yaml before they take memory
             require_fit(Transformer(config.model, *map(len, tokenizers)), weights, folder.model_file)
         with advise_when_out_of_memory(
                 f"{run} does not fit beside what {where.type} holds already; free some, or use device=cpu"):
             with SkipInit():
                 model = Transformer(config.model, *map(len, tokenizers))
-            load_into(model, weights, folder.model_file)
+            (load_int8_into if stored_in_int8 else load_into)(model, weights, folder.model_file)
             model.alignment_heads = folder.load_alignment(config.model) or model.alignment_heads
-            model = strip_hooks(convert(model.to(where).for_decoding(), Precision.resolve(precision, where)))
+            model = strip_hooks(convert(model.to(where).for_decoding(), chosen))
         return cls(model, *tokenizers, config.search, statistics, folder, languages, folder.load_low_certainty())
 
 

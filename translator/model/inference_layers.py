@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from translator.model.attention import MultiHeadAttention
-from translator.model.int8 import Int8Linear, in_int8
+from translator.model.int8 import Int8Linear, Int8Rows, in_int8, join_rows
 from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 
@@ -45,7 +46,7 @@ class JoinedAttention(MultiHeadAttention):
 def join_maps(attention: MultiHeadAttention, *names: str) -> None:
     """Turn attention into a `JoinedAttention`, in place: names "W_k" and "W_v", for self-attention also "W_q" before them."""
     maps = [getattr(attention, name) for name in names]
-    attention.joined = linear_of(torch.cat([W.weight for W in maps]), torch.cat([W.bias for W in maps]))
+    attention.joined = linear_of(join_rows([W.weight for W in maps]), torch.cat([W.bias for W in maps]))
     for name in names:
         delattr(attention, name)
     attention.__class__ = JoinedAttention
@@ -59,7 +60,7 @@ def split_joined(x: Tensor, num_heads: int, head_width: int) -> Tensor:
 def convert(model: Model, precision: Precision) -> Model:
     """Convert a decoding model's weights to a precision.
 
-    int8: linear layers on a CPU, weights once, inputs at each call.
+    int8: linear layers and token embeddings on a CPU, weights once, inputs of linear layers at each call.
     """
     device = next(model.parameters()).device
     if precision is Precision.INT8:
@@ -73,6 +74,16 @@ def convert(model: Model, precision: Precision) -> Model:
             if isinstance(layer, nn.Linear):
                 layer.weight = nn.Parameter(_by_columns(layer.weight.detach()), requires_grad=False)
     return model
+
+
+def int8_of(run: str | Path, device: torch.device, precision: str) -> Precision:
+    """Return int8, in which a run with int8 weights is decoded also by default; UserError where that is impossible."""
+    if precision == Precision.BF16:
+        raise UserError(f"precision=bf16: {run} has int8 weights. Leave the option out, or use the run they were made of.")
+    if device.type != "cpu":
+        raise UserError(f"device={device.type}: {run} has int8 weights, for a CPU only. Use device=cpu, or the run they were "
+                        "made of.")
+    return Precision.INT8
 
 
 def strip_hooks(model: Model) -> Model:
@@ -89,8 +100,14 @@ def strip_hooks(model: Model) -> Model:
     return model
 
 
-def pad_outputs(rows: Tensor) -> Tensor:
+@overload
+def pad_outputs(rows: Tensor) -> Tensor: ...
+@overload
+def pad_outputs(rows: Int8Rows) -> Int8Rows: ...
+def pad_outputs(rows: Tensor | Int8Rows) -> Tensor | Int8Rows:
     """Append rows of zeros to (N, ...), up to a multiple of `OUTPUTS_TOGETHER`."""
+    if isinstance(rows, Int8Rows):
+        return Int8Rows(pad_outputs(rows.numbers), pad_outputs(rows.scales))
     missing = -len(rows) % OUTPUTS_TOGETHER
     return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
@@ -111,8 +128,10 @@ def select_outputs(layer: Any, outputs: Tensor) -> nn.Module:
     return linear_of(weight, None if layer.bias is None else layer.bias[outputs])
 
 
-def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear_of(weight: Tensor | Int8Rows, bias: Tensor | None) -> Any:
     """Build a layer, without gradients, from weight (outputs, inputs) and bias (outputs,)."""
+    if isinstance(weight, Int8Rows):
+        return Int8Linear(weight, None if bias is None else bias.detach())
     layer = nn.Linear(weight.size(1), weight.size(0), bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:

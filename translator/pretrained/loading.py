@@ -29,6 +29,8 @@ def load_pretrained(source: str, config: RunConfig) -> Pretrained:
     folder = RunFolder(source)
     if folder.config_file.is_file():
         _warn_of_missing_pieces(folder.load_config(), config, source)
+        if folder.has_int8_weights():
+            log(f"start      {source} has int8 weights. Training starts from them as float32.")
         pretrained = dataclasses.replace(without_weights(folder, config), weights=folder.load_weights())
     else:
         pretrained = load(source, config)

@@ -34,6 +34,7 @@ from translator.config.building import build, read_yaml, to_yaml
 from translator.config.options import ModelConfig, RunConfig
 from translator.data.lexicon import Lexicon
 from translator.model.alignment_heads import AlignmentHeads
+from translator.model.weights import dequantise, is_int8
 from translator.runs.checkpoint import Checkpoints
 from translator.runtime.atomic_files import Weights, load_tensors, read_plain, require_no_link, save_tensors, write_bytes
 from translator.runtime.console import log
@@ -43,6 +44,8 @@ from translator.text.tokenizer import Tokenizer
 
 # Raise it when a run folder changes so that older releases would misread it.
 FORMAT = 1
+# What `make quantize` writes, which releases before it cannot read; all else is as in format 1.
+INT8_FORMAT = 2
 # Begins the last line of config.yaml: an edited number of heads would fit the weights, and translate otherwise.
 SHAPE = "# sha256 of the model: "
 # Names that no command may write to.
@@ -91,10 +94,13 @@ class RunFolder:
             sums = (f"{hashlib.sha256(model).hexdigest()}  {name}\n" for name, model in files.items())
             write_bytes(self.sums_file, "".join(sums).encode())
             write_bytes(self.report_file, (json.dumps(report, ensure_ascii=False, indent=1) + "\n").encode())
+        self.write_config(config)
+        self._inode = self.path.stat().st_ino
+
+    def write_config(self, config: RunConfig, version: int = FORMAT) -> None:
         options = to_yaml(config)
         shape = _digest(yaml.safe_load(options)["model"])
-        write_bytes(self.config_file, f"format: {FORMAT}\n{options}{SHAPE}{shape}\n".encode())
-        self._inode = self.path.stat().st_ino
+        write_bytes(self.config_file, f"format: {version}\n{options}{SHAPE}{shape}\n".encode())
 
     def has_begun(self) -> bool:
         """Return whether anything was learned here; UserError where config.yaml is damaged, or missing beside learned files."""
@@ -121,9 +127,9 @@ class RunFolder:
         values = read_yaml(self.config_file)
         if isinstance(values, dict):
             version = values.pop("format", FORMAT)
-            if not isinstance(version, int) or version > FORMAT:
-                raise UserError(
-                    f"{self.path}: a run folder of format {version}; this release reads up to {FORMAT}. Update the translator.")
+            if not isinstance(version, int) or version > INT8_FORMAT:
+                raise UserError(f"{self.path}: a run folder of format {version}; this release reads up to {INT8_FORMAT}. "
+                                "Update the translator.")
             _renew(values.get("search"))
         try:
             config = build(RunConfig, values)
@@ -173,11 +179,17 @@ class RunFolder:
         if not self.has_begun():
             save_tensors(self.model_file, weights)
 
-    def load_weights(self) -> Weights:
+    def load_weights(self, *, stored: bool = False) -> Weights:
+        """Return the weights in float32; if `stored` as the file has them, after `make quantize` in int8 with scales."""
         if not self.model_file.is_file():
             raise UserError(
                 f"{self.path}: has no model.safetensors. A training writes it at its first validation, or when it is resumed.")
-        return load_tensors(self.model_file)
+        weights = load_tensors(self.model_file)
+        return weights if stored else dequantise(weights)
+
+    def has_int8_weights(self) -> bool:
+        """Return whether `make quantize` wrote the weights."""
+        return self.model_file.is_file() and is_int8(self.load_weights(stored=True))
 
     def save_shortlist(self, shortlist: Shortlist) -> None:
         save_tensors(self.shortlist_file, {name: tensor.int() for name, tensor in vars(shortlist).items()})

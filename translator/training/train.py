@@ -140,6 +140,9 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
     """Resolve `auto` and null, as the run in this folder has them if begun; UserError where it was begun with other options."""
     if not folder.has_begun():
         return _resolved(config, device)
+    if folder.has_int8_weights():
+        raise UserError(f"{folder.path}: has int8 weights, which cannot be trained. Start a run from them: "
+                        f"init={folder.path} name=NEW")
     saved = _resolved(folder.load_config(), device)  # an imported run has some unresolved
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)

@@ -1,0 +1,66 @@
+"""Copy a run with its weights in int8.
+
+Each row of a matrix is rounded to whole numbers from -127 to 127, times a float32 scale: the rows of a linear layer's
+weights, one an output, and token embeddings. Biases, norms, and tables of positions stay in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from translator.config.commands import QuantizeConfig
+from translator.model.transformer import Transformer
+from translator.model.weights import SkipInit, is_int8, quantise, require_fit
+from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, chosen_runs, place_of
+from translator.runtime.atomic_files import Weights, require_writable, save_tensors, writing
+from translator.runtime.errors import UserError
+
+
+def quantize_run(config: QuantizeConfig) -> None:
+    """Write a run's int8 copy to a folder of its own."""
+    [run] = chosen_runs(config.run, config.runs)
+    run = run.resolve() if run.name in ("", "..") else run
+    output = place_of(config.runs) / config.name if config.name else run.with_name(f"{run.name}-int8")
+    if output.exists() or output.is_symlink():
+        raise UserError(f"{output}: exists. Remove it, or choose another name=.")
+    require_writable(output.parent)
+    before, after = write_quantized(RunFolder(run), output)
+    print(f"written to {output}: {after / 1e6:,.1f} MB of weights, {after / before:.0%} of {before / 1e6:,.1f} MB\n\n"
+          f'Next:\n  make translate TEXT="..." RUN={output}')
+
+
+def write_quantized(folder: RunFolder, output: Path) -> tuple[int, int]:
+    """Copy a run without its checkpoints, curves and evaluations, in int8; return the bytes of both files of weights.
+
+    The folder appears when it is complete.
+    """
+    config, weights = folder.load_config(), quantised_weights(folder)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with writing(output), TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as aside:
+        partial = RunFolder(Path(aside) / output.name)
+        partial.path.mkdir()
+        for file in folder.path.iterdir():
+            if file.is_file() and not file.name.startswith(".") and any(fnmatch.fnmatch(file.name, own) for own in OWN):
+                shutil.copyfile(file, partial.path / file.name)
+        save_tensors(partial.model_file, weights)
+        partial.write_config(dataclasses.replace(config, name=output.name), INT8_FORMAT)
+        sizes = folder.model_file.stat().st_size, partial.model_file.stat().st_size
+        partial.path.rename(output)
+    return sizes
+
+
+def quantised_weights(folder: RunFolder) -> Weights:
+    """Return the weights of a run in int8; UserError for a run that has them already."""
+    weights = folder.load_weights(stored=True)
+    if is_int8(weights):
+        raise UserError(f"{folder.path}: has int8 weights already. Name another run, as RUN=runs/x.")
+    with torch.device("meta"), SkipInit():
+        model = Transformer(folder.load_config().model, *map(len, folder.load_tokenizers()))
+    require_fit(model, weights, folder.model_file)
+    return quantise(weights, model)

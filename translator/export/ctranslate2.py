@@ -69,6 +69,14 @@ def write(translator: Translator, decoding: Decoding, folder: Path, quantization
 
 def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
     """Return Python code that translates with the export in `folder`."""
+    source, target = _tokenizer_files(translator)
+    options = ", ".join(f"{name}={value!r}" for name, value in decoding_options(translator, decoding).items())
+    return USAGE.format(
+        folder=f"{folder}/", source=source, target=target, limit=decoding.limit("longest"), options=options)
+
+
+def decoding_options(translator: Translator, decoding: Decoding) -> dict[str, Any]:
+    """Return the options of `ctranslate2.Translator.translate_batch`, except the limit of length."""
     options: dict[str, Any] = {"beam_size": decoding.search.beam_size}
     if decoding.search.beam_size > 1:
         # Finished hypotheses give up their places in its beam, but not in this project's: patience finds the same. The end
@@ -76,11 +84,7 @@ def usage(translator: Translator, decoding: Decoding, folder: str) -> str:
         options |= {"length_penalty": decoding.length_penalty, "patience": decoding.search.patience or 2.0,
                     "return_end_token": True}
     never = translator.target_tokenizer.pieces([PAD_ID, UNK_ID, BOS_ID])
-    options |= {"suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
-    source, target = _tokenizer_files(translator)
-    return USAGE.format(
-        folder=f"{folder}/", source=source, target=target, limit=decoding.limit("longest"),
-        options=", ".join(f"{name}={value!r}" for name, value in options.items()))
+    return options | {"suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
 
 
 def _tokenizer_files(translator: Translator) -> tuple[str, str]:

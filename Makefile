@@ -28,7 +28,8 @@ TAKES.torture := KILLS
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train data-report import evaluate translate export serve report shortlist prune quantize plot-attention bench compare growth
+SCRIPTS := train data-report import evaluate translate export serve report shortlist prune quantize plot-attention bench compare \
+	growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import shlex
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,22 +18,24 @@ import torch
 from translator.config.commands import QuantizeConfig
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, is_int8, quantise, require_fit
-from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, chosen_runs, place_of
+from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, chosen_runs, require_not_of_a_run
 from translator.runtime.atomic_files import Weights, require_writable, save_tensors, writing
+from translator.runtime.console import log
 from translator.runtime.errors import UserError
 
 
 def quantize_run(config: QuantizeConfig) -> None:
     """Write a run's int8 copy to a folder of its own."""
     [run] = chosen_runs(config.run, config.runs)
-    run = run.resolve() if run.name in ("", "..") else run
-    output = place_of(config.runs) / config.name if config.name else run.with_name(f"{run.name}-int8")
+    output = Path(config.output or f"{run.resolve()}-int8")
+    require_not_of_a_run(output)
     if output.exists() or output.is_symlink():
-        raise UserError(f"{output}: exists. Remove it, or choose another name=.")
-    require_writable(output.parent)
+        raise UserError(f"{output}: exists. Remove it, or choose another output=.")
+    require_writable(output)
     before, after = write_quantized(RunFolder(run), output)
-    print(f"written to {output}: {after / 1e6:,.1f} MB of weights, {after / before:.0%} of {before / 1e6:,.1f} MB\n\n"
-          f'Next:\n  make translate TEXT="..." RUN={output}')
+    name = shlex.quote(str(output))
+    log(f"{output}: {after / 1e6:,.1f} MB of weights, {after / before:.0%} of {before / 1e6:,.1f} MB\n\n"
+        f"Next:\n  make evaluate RUN={name}\n  make translate TEXT=\"...\" RUN={name}")
 
 
 def write_quantized(folder: RunFolder, output: Path) -> tuple[int, int]:
@@ -49,7 +52,7 @@ def write_quantized(folder: RunFolder, output: Path) -> tuple[int, int]:
             if file.is_file() and not file.name.startswith(".") and any(fnmatch.fnmatch(file.name, own) for own in OWN):
                 shutil.copyfile(file, partial.path / file.name)
         save_tensors(partial.model_file, weights)
-        partial.write_config(dataclasses.replace(config, name=output.name), INT8_FORMAT)
+        partial.write_config(dataclasses.replace(config, name=output.name, runs=str(output.parent)), INT8_FORMAT)
         sizes = folder.model_file.stat().st_size, partial.model_file.stat().st_size
         partial.path.rename(output)
     return sizes

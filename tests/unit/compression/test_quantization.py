@@ -150,16 +150,15 @@ def test_the_command_writes_a_run_that_translates(trained_folder, script, tmp_pa
     shutil.copytree(trained_folder, run)
     made = script("quantize", f"run={run}")
     assert made.returncode == 0, made.stderr.decode()
-    assert f"written to {run}-int8: 0." in made.stdout.decode()
+    assert f"{run}-int8: 0.0 MB of weights, 3" in made.stderr.decode()
     options = ("device=cpu", "search.max_length=8", "search.beam_size=2")
     stdin = "\n".join(SOURCES).encode()
     kept, whole = (
         script("translate", *options, *of, stdin=stdin) for of in ([f"run={run}-int8"], [f"run={run}", "precision=int8"]))
     assert kept.returncode == 0, kept.stderr.decode()
     assert kept.stdout == whole.stdout
-    assert_user_error(script("quantize", f"run={run}"), "tiny-int8: exists. Remove it, or choose another name=")
-    assert_user_error(script("quantize", f"run={run}-int8", "name=x"), "has int8 weights already")
-    assert_user_error(script("quantize", f"run={run}", "name=a/b"), "name")
+    assert_user_error(script("quantize", f"run={run}"), "tiny-int8: exists. Remove it, or choose another output=")
+    assert_user_error(script("quantize", f"run={run}-int8"), "has int8 weights already")
     assert_user_error(script("translate", f"run={run}-int8", "precision=bf16", stdin=b"x"), "precision=bf16")
 
 

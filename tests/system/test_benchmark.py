@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import shutil
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import models
 import pytest
 import speed
 import training
@@ -16,7 +20,9 @@ import training
 from tests.support.commands import assert_user_error
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.models import updater_of
+from translator.compression.quantization import write_quantized
 from translator.data.batching import collate
+from translator.runs.run_folder import RunFolder
 
 TINY = [
     "data=files", "tokenizer.vocab_size=320", "data.holdout=20", "model=tiny", "model.d_model=32", "train.batch_tokens=256",
@@ -47,6 +53,34 @@ def test_operations_are_counted_by_target_token():
     assert training.flops_per_token(trainer, [batch] * 2) == counted
     weights = sum(weight.numel() for name, weight in updater.model.named_parameters() if weight.dim() == 2)
     assert 6 * weights < counted < 8 * weights  # two a weight forward, four backward; attention, and padding in the loss
+
+
+def test_models_are_compared_in_one_table(trained_folder, tmp_path, monkeypatch, capsys):
+    """In this process: the processes of their own are the torture test's."""
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(models, "in_fresh_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(models, "tune_cpu", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    run = tmp_path / "run"
+    shutil.copytree(trained_folder, run)
+    config = RunFolder(run).load_config()
+    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    (tmp_path / "cache").mkdir()
+    data = dataclasses.replace(config.data, path=None, train=str(pairs), holdout=20, cache=str(tmp_path / "cache"))
+    RunFolder(run).write_config(dataclasses.replace(config, data=data))
+    write_quantized(RunFolder(run), tmp_path / "int8")
+    arguments = ["models", f"--runs={run},{tmp_path}/int8", "--sentences=6", "--rounds=1", "--ctranslate2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    models.main()
+    _, _, *table = capsys.readouterr().out.splitlines()
+    heading, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert tuple(heading) == models.HEADING
+    assert [row[0] for row in rows] == [
+        str(run), f"{tmp_path}/int8", f"{run}, CTranslate2 float32", f"{run}, CTranslate2 int8"]
+    by_name = [dict(zip(heading, row, strict=True)) for row in rows]
+    assert {row["parameters, millions"] for row in by_name} == {by_name[0]["parameters, millions"]}
+    assert all(float(row["sentences/s, beam 5"].replace(",", "")) > 0 for row in by_name)
+    assert float(by_name[0]["BLEU, greedy"]) == pytest.approx(float(by_name[2]["BLEU, greedy"]), abs=0.01)
 
 
 @pytest.mark.torture

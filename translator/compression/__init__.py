@@ -1,4 +1,4 @@
-"""Make a trained run smaller: a module for each way. `make prune` removes heads, layers and pieces.
+"""Make a trained run smaller: a module for each way.
 
-Begin with `pruning`.
+`make prune` removes heads, layers and pieces, `make quantize` keeps weights in int8. Begin with `pruning`.
 """

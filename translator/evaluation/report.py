@@ -54,6 +54,7 @@ class Run:
     parameters: int | None = None
     translator: Translator | None = None
     evaluation: Evaluation | None = None
+    precision: str = ""  # of its translations
     trouble: str = ""  # why it was not evaluated
 
     @property
@@ -126,6 +127,7 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
             log(f"warning: {damage}")
     try:
         run.parameters = sum(weight.numel() for weight in folder.load_weights().values())
+        run.precision = Precision.INT8 if folder.has_int8_weights() else options.precision
         translator = run.translator = Translator(path, device=options.device, precision=options.precision)
         sources, references = held_out(own, options.split, options.direction)
         if not sources:

@@ -30,7 +30,7 @@ QUICK = search_config(beam_size=4, n_best=2, max_length_ratio=0.5, max_length_ex
 VARIANTS: list[dict[str, Any]] = [
     {}, {"tied": "target", "output_bias": True, "positions": "learned"}, {"tied": "none", "activation": "swiglu"},
     {"attention": "additive", "attention_gate": True, "positions": "relative", "norm": "post"},
-    {"adaptive_span": 3, "positions": "rotary"}]
+    {"adaptive_span": 3, "positions": "rotary"}, {"encoder_heads": (1, 3), "decoder_heads": (2, 4)}]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from translator.model.int8 import SMALL_PRODUCT, Int8Linear, in_int8
+from translator.model.int8 import SMALL_PRODUCT, Int8Embedding, Int8Linear, Int8Rows, in_int8
 
 
 def layer_of(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
@@ -65,3 +65,24 @@ def test_every_linear_layer_is_replaced():
     in_int8(model)
     assert [type(module) for module in model.modules() if not isinstance(module, nn.Sequential)] == [
         Int8Linear, nn.ReLU, Int8Linear]
+
+
+def test_rows_are_off_by_half_a_scale_at_most():
+    matrix = layer_of(64, 48).weight
+    rows = Int8Rows.of(matrix)
+    assert rows.numbers.abs().amax(dim=1).eq(127).all()
+    assert ((rows.dequantise() - matrix).abs() <= 0.501 * rows.scales[:, None]).all()
+
+
+def test_embeddings_are_rows_of_the_table():
+    rows, ids = Int8Rows.of(layer_of(64, 48).weight), torch.tensor([[3, 40], [7, 3]])
+    assert torch.equal(Int8Embedding(rows)(ids), rows.dequantise()[ids])
+
+
+def test_a_table_that_both_sides_share_is_converted_once():
+    shared = nn.Embedding(5, 4)
+    model = nn.ModuleDict({side: nn.ModuleDict({"tokens": shared, "positions": nn.Embedding(5, 4)}) for side in ("in", "out")})
+    in_int8(model)
+    assert isinstance(model["in"]["tokens"], Int8Embedding)
+    assert model["in"]["tokens"] is model["out"]["tokens"]
+    assert isinstance(model["in"]["positions"], nn.Embedding)

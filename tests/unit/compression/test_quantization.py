@@ -150,7 +150,7 @@ def test_the_command_writes_a_run_that_translates(trained_folder, script, tmp_pa
     shutil.copytree(trained_folder, run)
     made = script("quantize", f"run={run}")
     assert made.returncode == 0, made.stderr.decode()
-    assert f"{run}-int8: 0.0 MB of weights, 3" in made.stderr.decode()
+    assert f"{run}-int8: 0.1 MB of weights, 35% of 0.2 MB" in made.stderr.decode()
     options = ("device=cpu", "search.max_length=8", "search.beam_size=2")
     stdin = "\n".join(SOURCES).encode()
     kept, whole = (

@@ -1,10 +1,14 @@
-"""Language tags such as >>de<<, with which a source begins (Johnson et al. 2017, https://arxiv.org/abs/1611.04558)."""
+"""Tags with which a source begins: of its target language, such as >>de<<, or of back-translations.
+
+Johnson et al. 2017, https://arxiv.org/abs/1611.04558; Caswell et al. 2019, https://arxiv.org/abs/1906.06442.
+"""
 
 from __future__ import annotations
 
 import re
 
 TAG = re.compile(r">>[^<>\s]+<<")
+BACK_TRANSLATED = ">>bt<<"  # begins the sources of training pairs that a model back-translated
 
 
 def tag_of(language: str) -> str:

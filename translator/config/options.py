@@ -17,6 +17,7 @@ from translator.config.augmentation import AugmentConfig
 from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.heads import HeadOptions, Width
 from translator.config.languages import is_tag, tag_of
+from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError
 
 MOST_CANDIDATES = 100  # target pieces that are kept for each source piece
@@ -42,9 +43,8 @@ MetricName = Literal["bleu", "chrf", "ter", "exact", "chrf++", "spbleu", "comet"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class DataConfig(Options):
+class DataConfig(SyntheticOptions):
     """Where the sentence pairs come from: conf/data."""
-    GROUP = "data."
 
     path: Text | None
     config: str | None
@@ -85,6 +85,7 @@ class DataConfig(Options):
         files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
         self.require(len(self.directions) == 1 or not files, "source",
                      "names several languages, but files of lines hold one each. Give a file of columns.")
+        self.require_possible(streamed=self.window is not None, directions=len(self.directions))
 
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:

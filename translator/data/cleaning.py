@@ -143,7 +143,7 @@ class RowFilter:
         causes = noise(pairs, self.config)
         dropped += [(cause, *pair) for cause, pair in zip(causes, pairs, strict=True) if cause]
         pairs = [pair for cause, pair in zip(causes, pairs, strict=True) if not cause]
-        keys = np.fromiter(map(_pair_key, pairs), np.uint64, len(pairs))
+        keys = np.fromiter(map(pair_key, pairs), np.uint64, len(pairs))
         return FilteredRows(len(rows["source"]), table_of(pairs), keys, dropped, cut, copies)
 
 
@@ -202,7 +202,7 @@ def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str,
             rows.drop(cause, *pair)
             continue
         candidates += 1
-        if (key := _pair_key(pair)) <= largest and not held_out.overlaps(pair):
+        if (key := pair_key(pair)) <= largest and not held_out.overlaps(pair):
             chosen[key] = pair
             if len(chosen) > 10 * config.holdout:
                 chosen = _smallest(chosen, config)
@@ -241,7 +241,8 @@ def table_of(pairs: Sequence[Pair]) -> pa.Table:
     return pa.table([pa.array(texts, pa.string()) for texts in columns], ["source", "target"])
 
 
-def _pair_key(pair: Pair) -> int:
+def pair_key(pair: Pair) -> int:
+    """Return a hash that is equal for equal pairs."""
     # 64 bits: of 370,000 corpora of ten million pairs each, one has two pairs with equal keys.
     return int.from_bytes(hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest(), "big")
 

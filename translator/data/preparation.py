@@ -21,7 +21,9 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from filelock import FileLock
 
+from translator.config.languages import BACK_TRANSLATED
 from translator.config.options import DataConfig, TokenizerConfig
+from translator.config.synthetic import SyntheticOptions
 from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut_split, table_of, with_text
 from translator.data.filters import without_rules_off
 from translator.data.sources import SPLITS, TEXT, identity, is_local, read, write_arrow
@@ -57,34 +59,35 @@ class Corpus:
     report: dict[str, Any]
 
 
-def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, tokenizers: Tokenizers | None = None
-            ) -> Corpus:
+def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, tokenizers: Tokenizers | None = None,
+            splits: Path | None = None) -> Corpus:
     """Read, clean and tokenise a dataset, or take it from the cache.
 
+    splits: take the texts of this folder, as `clean_splits` returns one.
     tokenizers: use these, instead of training one on the training split.
     max_tokens: drop and count training pairs with a longer side.
     """
-    splits = _clean_splits(config)
+    splits = splits or clean_splits(config)
     given = tokenizers and [[hashlib.sha256(side.model).hexdigest(), side.tag_ids] for side in tokenizers]
     trained = {name: value for name, value in dataclasses.asdict(tokenizer).items() if name != "sampling"}  # of training only
     name = f"__tokens-{cache_key(splits.name, given or trained, max_tokens)}"
     folder = cached_folder(Path(config.cache), name, lambda new: _tokenise(
-        splits, tokenizers or _train_tokenizers(splits, tokenizer, config.tags), max_tokens, new, config.workers))
+        splits, tokenizers or _train_tokenizers(splits, tokenizer, _tags(config)), max_tokens, new, config.workers))
     source, target = tokenizers or [Tokenizer.load(checked_file(folder, f"{side}.model")) for side in SIDES]
     if tokenizers is None and target.model == source.model:
         target = source
-    train, validation, test = (_rows(folder, split) for split in SPLITS)
-    return Corpus(train, validation, test, source, target, _load_report(folder))
+    train, validation, test = (load_rows(folder, split) for split in SPLITS)
+    return Corpus(train, validation, test, source, target, load_report(folder))
 
 
 def load_split(config: DataConfig, split: str) -> Dataset:
     """Return the texts of a split in the columns source and target: train cleaned, validation and test unchanged."""
-    return _rows(_clean_splits(config), split)
+    return load_rows(clean_splits(config), split)
 
 
 def load_counts(config: DataConfig) -> dict[str, dict[str, Any]]:
     """Return what became of the rows of each split in cleaning: the fields of `Counts`."""
-    return _load_report(_clean_splits(config))["splits"]
+    return load_report(clean_splits(config))["splits"]
 
 
 def digest(rows: Dataset) -> str:
@@ -111,9 +114,10 @@ def describe_counts(counts: dict[str, Any]) -> str:
         copied and f"{copied:,} copied from the source", unknown and f"{unknown:.2%} of the tokens are unknown"]))
 
 
-def _clean_splits(config: DataConfig) -> Path:
+def clean_splits(config: DataConfig) -> Path:
     """Return the cached folder of this data's splits as text."""
-    apart = ("cache", "workers", "augment")  # options that do not shape the splits
+    synthetic = (field.name for field in dataclasses.fields(SyntheticOptions))
+    apart = {"cache", "workers", "augment", *synthetic}  # options that do not shape the splits
     options = {name: value for name, value in dataclasses.asdict(config).items() if name not in apart}
     content = identity(config)
 
@@ -147,23 +151,28 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
             held_out.add_cut(pairs[split])
         counts[split].kept = len(pairs[split])
         write_arrow(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
-    cleaned = clean(train, config, held_out, counts["train"], in_order=_workers(config.workers, len(train)))
+    cleaned = clean(train, config, held_out, counts["train"], in_order=workers_for(config.workers, len(train)))
     write_arrow(folder / "train.arrow", TEXT, cleaned)
     if not (left := counts["train"]).kept:
         raise UserError(f"data.train: of {left.read:,} pairs, cleaning left none: {left.causes()}")
     digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
-    _save_report(folder, {"splits": {split: vars(counts[split]) for split in SPLITS}, "digests": digests})
+    save_report(folder, {"splits": {split: vars(counts[split]) for split in SPLITS}, "digests": digests})
 
 
-def _workers(requested: int | None, pairs: int) -> InOrder:
+def workers_for(requested: int | None, pairs: int) -> InOrder:
     """Return a way to prepare this many pairs in several processes: as many as requested, or as pay."""
     useful = min(pairs // PAIRS_PER_WORKER, os.cpu_count() or 1, MOST_WORKERS)
     return partial(in_order, workers=max(1, min(requested or useful, pairs // READ_ROWS)), remedy="try data.workers=1")
 
 
+def _tags(config: DataConfig) -> tuple[str, ...]:
+    """Return the tags with which sources begin."""
+    return config.tags if config.monolingual is None else (BACK_TRANSLATED,)
+
+
 def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> Tokenizers:
     """Train the tokenizers of both sides on train.arrow of `splits`. Source tokenizers have a piece for each tag."""
-    train = _rows(splits, "train")
+    train = load_rows(splits, "train")
     if config.joint:
         tokenizer = train_tokenizer(_texts(train, "source", "target"), config, tags)
         return narrow_target(tokenizer, _texts(train, "target")) if config.narrow_target else (tokenizer, tokenizer)
@@ -174,24 +183,24 @@ def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Pat
     """Write every split of `splits` with its ids, and the tokenizers."""
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         tokenizer.save(folder / f"{side}.model")
-    report = _load_report(splits)
+    report = load_report(splits)
     for split in SPLITS:
-        rows, counts, file = _rows(splits, split), Counts(**report["splits"][split]), folder / f"{split}.arrow"
+        rows, counts, file = load_rows(splits, split), Counts(**report["splits"][split]), folder / f"{split}.arrow"
         limit = max_tokens if split == "train" else None
-        write_arrow(file, TOKENS, encode_rows(rows, tokenizers, limit, counts, in_order=_workers(workers, len(rows))))
+        write_arrow(file, TOKENS, encode_rows(rows, tokenizers, limit, counts, in_order=workers_for(workers, len(rows))))
         report["splits"][split] = vars(counts) | _token_statistics(Dataset.from_file(str(file)))
     if not report["splits"]["train"]["kept"]:
         raise UserError(f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and "
                         "model.max_positions where positions are learned")
     lengths = Dataset.from_file(str(folder / "train.arrow")).with_format("numpy")["source_length"][:]
-    sampled = list(_texts(_rows(splits, "train"), "source", most=100_000))
+    sampled = [text.removeprefix(BACK_TRANSLATED) for text in _texts(load_rows(splits, "train"), "source", most=100_000)]
     several = sum(len(split_sentences(text)) > 1 for text in sampled)
     report["splits"]["train"] |= {
         "source_long": int(np.percentile(lengths, 99)), "source_several": several / max(1, len(sampled)),
         "source_capitals": share_of_capitals(sampled)}
     sums = "".join(sha256_of(folder / f"{split}.arrow") for split in SPLITS)
     report["fingerprint"] = hashlib.sha256(bytes.fromhex(sums)).hexdigest()
-    _save_report(folder, report)
+    save_report(folder, report)
 
 
 def _token_statistics(rows: Dataset) -> dict[str, Any]:
@@ -292,13 +301,13 @@ def checked_file(folder: Path, name: str) -> Path:
     raise UserError(f"{folder}: damaged: {reason}. Remove this folder; the next start rebuilds it")
 
 
-def _rows(folder: Path, split: str) -> Dataset:
+def load_rows(folder: Path, split: str) -> Dataset:
     return Dataset.from_file(str(checked_file(folder, f"{split}.arrow")))
 
 
-def _save_report(folder: Path, report: dict[str, Any]) -> None:
+def save_report(folder: Path, report: dict[str, Any]) -> None:
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def _load_report(folder: Path) -> dict[str, Any]:
+def load_report(folder: Path) -> dict[str, Any]:
     return json.loads(checked_file(folder, "report.json").read_text(encoding="utf-8"))

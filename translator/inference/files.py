@@ -67,16 +67,20 @@ class Job:
         return list(zip(translations, details, strict=True))
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def ready(job: Job, *, workers: int) -> Iterator[Callable[[Iterable[Sequence[Request]]], Answers]]:
     """Yield a function that translates groups of requests, in order.
 
     `workers` processes share the cores, at most one a core: more would only take memory. 1: this process.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if workers > cores:
-        log(f"workers={workers}: only {cores} are started, one for each core")
-        workers = cores
+    if workers > cores():
+        log(f"workers={workers}: only {cores()} are started, one for each core")
+        workers = cores()
     if workers == 1:
         yield partial(map, partial(job.translate, job.load()))
         return

@@ -9,6 +9,7 @@ from datasets import Dataset
 from translator.config.options import MOST_CANDIDATES, DataConfig
 from translator.data.ibm_model_1 import cooccurrences, translation_probabilities
 from translator.data.preparation import prepare
+from translator.inference.teaching import training_splits
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import require_writable
 from translator.runtime.errors import UserError
@@ -25,7 +26,8 @@ def write_shortlist(folder: RunFolder, data: DataConfig) -> None:
             f"{folder.path}: its data_report.json has no training data, as after an import. Fine-tune it with init= first.")
     own_vocabulary = config.init is None  # then the cache has the tokenised data of its training
     corpus = prepare(
-        data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if own_vocabulary else tokenizers)
+        data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if own_vocabulary else tokenizers,
+        splits=training_splits(data, config.device))
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
     folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=config.tokenizer.joint))

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from translator.config.building import by_dotted_name
+from translator.config.languages import BACK_TRANSLATED
 from translator.config.options import RunConfig
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, require_fit
@@ -18,6 +19,7 @@ from translator.runs.run_folder import RunFolder, place_of
 from translator.runtime.atomic_files import require_writable, sole_user
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
+from translator.text.tokenizer import UNK_ID
 
 
 def load_pretrained(source: str, config: RunConfig) -> Pretrained:
@@ -79,6 +81,9 @@ def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> Ru
         remedy = f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known else (
             "translates to one language: name one")
         raise UserError(f"data.target={config.data.target}: the model in {pretrained.source} {remedy}")
+    if config.data.monolingual is not None and pretrained.tokenizers[0].ids_of([BACK_TRANSLATED]) == [UNK_ID]:
+        raise UserError(
+            f"data.monolingual: the vocabulary of {pretrained.source} has no piece {BACK_TRANSLATED}. Leave out init.")
     return adopted
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import sentencepiece as spm
 from sentencepiece import sentencepiece_model_pb2
 
-from translator.config.languages import is_tag
+from translator.config.languages import BACK_TRANSLATED, is_tag
 from translator.config.options import TokenizerConfig
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
@@ -48,9 +48,10 @@ class Tokenizer:
         if UNK_ID in self.tag_ids:
             raise UserError(f"no piece {tag!r} in the vocabulary, which tokenizer.source_tag or tokenizer.target_tag needs")
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
-        # In a multilingual model: the tags of its target languages. Each text begins with one.
-        self.tags = tuple(filter(is_tag, pieces)) if tag is None else ()
-        self._marks = {*self.tag_ids, *map(processor.piece_to_id, self.tags)}
+        tags = tuple(filter(is_tag, pieces)) if tag is None else ()
+        # In a multilingual model: the tags of its target languages, two or more. Each text begins with one.
+        self.tags = () if tags == (BACK_TRANSLATED,) else tags
+        self._marks = {*self.tag_ids, *map(processor.piece_to_id, tags)}
         self.placeholders = tuple(piece for piece in pieces if PLACEHOLDER.fullmatch(piece))
         self._unknown = {UNK_ID, *(i for i in range(len(self)) if processor.is_byte(i))}
         self._whole = {*self._marks, *map(processor.piece_to_id, self.placeholders)}  # pieces that are never spelled by others

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from translator.evaluation.calibration import save_calibration
 from translator.evaluation.evaluate import Evaluation, evaluate
 from translator.evaluation.evaluate import describe as describe_evaluation
 from translator.inference.planning import TrainingStatistics
+from translator.inference.teaching import training_splits
 from translator.inference.translation import Request
 from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Translator
 from translator.model.weights import load_into, weights_of
@@ -70,12 +72,14 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
         tokenizers = None if pretrained is None else pretrained.tokenizers
         config = broadcast_from_main(lambda: resolve_options(config, folder, device))
         fetch_default(config.data.path)
+        prepared = partial(
+            prepare, config.data, config.tokenizer, tokenizers=tokenizers, splits=training_splits(config.data, config.device))
         if config.train.batch_tokens == "auto":
-            corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(MOST_TOKENS), tokenizers=tokenizers)
+            corpus = prepared(max_tokens=config.longest_pair(MOST_TOKENS))
             tokens = fitting_batch_tokens(config, corpus, new_model(config, corpus, device))
             log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
             config = with_train(config, batch_tokens=tokens)
-        corpus = prepare(config.data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=tokenizers)
+        corpus = prepared(max_tokens=config.longest_pair())
         log(describe(corpus.report))
         return _train(config, folder, corpus, device, pretrained)
 

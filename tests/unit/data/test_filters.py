@@ -145,10 +145,10 @@ def test_rules_that_are_off_leave_the_cache_key_as_it_was(tmp_path):
     config = data_config(tmp_path / "cache", train=str(write_pairs(tmp_path / "x.tsv", PAIRS)))
     before = {name: value for name, value in dataclasses.asdict(config).items()
               if name not in ("cache", "workers", "augment", *(rule.option for rule in RULES))}
-    folder = preparation._clean_splits(config)
+    folder = preparation.clean_splits(config)
     assert folder.name == f"__text-{preparation.cache_key(before, preparation.identity(config))}"
     for option, value in ((rule.option, getattr(all_on(), rule.option)) for rule in RULES):
-        assert preparation._clean_splits(dataclasses.replace(config, **{option: value})) != folder
+        assert preparation.clean_splits(dataclasses.replace(config, **{option: value})) != folder
 
 
 def test_the_report_shows_counts_and_examples_by_cause(tmp_path):

@@ -401,7 +401,7 @@ def test_every_row_is_kept_or_counted_and_no_sentence_crosses(tmp_path_factory, 
             load_split(options, "train")
         return
     kept = {split: pairs_of(load_split(options, split)) for split in SPLITS}
-    report = data._load_report(data._clean_splits(options))["splits"]
+    report = data.load_report(data.clean_splits(options))["splits"]
     for split, counts in report.items():
         assert counts["read"] == counts["kept"] + sum(counts["dropped"].values())
         assert counts["kept"] == len(kept[split])

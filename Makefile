@@ -11,6 +11,7 @@ FORMAT ?= ctranslate2
 
 # The variables of each target. A script's options go into ARGS.
 TAKES.train := PROCS
+TAKES.teach := TEACHER NAME PROCS
 TAKES.import := FROM
 TAKES.evaluate := RUN
 TAKES.translate := RUN TEXT
@@ -25,11 +26,11 @@ TAKES.torture := KILLS
 
 # Their values are passed on unchanged: $(value X) does not expand X. Free text goes through the environment, where no shell reads
 # it (translator/runtime/overrides.py splits ARGS); other values go in single quotes.
-unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS
+unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS TEACHER NAME
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train data-report import evaluate translate export serve report shortlist prune quantize plot-attention bench compare \
-	growth
+SCRIPTS := train teach data-report import evaluate translate export serve report shortlist prune quantize plot-attention bench \
+	compare growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)
@@ -46,13 +47,15 @@ OPTION := $(GOAL) ARGS="$(firstword $(GROUP))$(WRONG)=$(value $(WRONG))"
 $(error $(WRONG): $(GOAL) takes no such variable, only $(strip $(TAKEN))$(if \
 	$(filter $(UPPER),$(TAKEN)),. Write $(UPPER)="$(value $(WRONG))",$(if $(filter $(UPPER),$(WRONG)),,. Write $(OPTION))))
 endif
-ifeq ($(filter train,$(MAKECMDGOALS))$(shell printf %s $(call quoted,$(value PROCS)) | grep -xE '[1-9][0-9]{0,3}'),train)
+ifneq ($(filter train teach,$(MAKECMDGOALS)),)
+ifeq ($(shell printf %s $(call quoted,$(value PROCS)) | grep -xE '[1-9][0-9]{0,3}'),)
 $(error PROCS=$(value PROCS): not a number of processes. Write a whole number from 1 to 9999)
+endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help train data-report import evaluate translate export serve report shortlist prune quantize plot-attention board bench \
-	compare growth data test fuzz torture lint docs setup clean
+.PHONY: help train teach data-report import evaluate translate export serve report shortlist prune quantize plot-attention board \
+	bench compare growth data test fuzz torture lint docs setup clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,11 +63,15 @@ help: ## Show this list
 	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base". They are in conf/.'
 
 # PyTorch's threads spin while they wait. Beside busy programs a training that spins less is twice as fast.
-train: export GOMP_SPINCOUNT ?= 10000
+train teach: export GOMP_SPINCOUNT ?= 10000
 # A faster allocator for large tensors, if it is installed (docs/speed.md).
-train evaluate translate serve bench compare growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
+train teach evaluate translate serve bench compare growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
+LAUNCH = $(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python)
 train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or resume; PROCS=2: two processes or GPUs
-	@$(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python) scripts/train.py
+	@$(LAUNCH) scripts/train.py
+
+teach: $(READY) ## Train a student NAME=... on the translations of a trained model, TEACHER=..., with its data and tokenizer
+	@$(LAUNCH) scripts/teach.py $(call quoted,data.teacher=$(value TEACHER)) $(call quoted,name=$(value NAME))
 
 data-report: $(READY) ## Show which rows cleaning drops, and why, before training: ARGS="data=files data.train=pairs.tsv"
 	@$(BIN)/python scripts/data_report.py

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
@@ -119,6 +119,17 @@ def by_dotted_name(config: Any) -> dict[str, Any]:
         inner = by_dotted_name(value) if dataclasses.is_dataclass(value) else None
         flat |= {name: value} if inner is None else {f"{name}.{key}": option for key, option in inner.items()}
     return flat
+
+
+def with_named(saved: Config, given: Config, named: Collection[str]) -> Config:
+    """Return the options of `saved`, except those named, such as `data.limit`, or `data` for the whole group, as given."""
+    changes = {}
+    for name, value in vars(given).items():
+        if dataclasses.is_dataclass(value):
+            changes[name] = with_named(getattr(saved, name), value, named)
+        elif {f"{given.GROUP}{name}", given.GROUP.split(".")[0]} & set(named):
+            changes[name] = value
+    return dataclasses.replace(saved, **changes)
 
 
 def build(cls: type[Config], values: Any) -> Config:

@@ -109,6 +109,8 @@ class SyntheticSplits:
         for table in self._cleaned(pairs, held_out, counts, folder):
             tagged = [f"{BACK_TRANSLATED} {source}" for source in table["source"].to_pylist()]
             yield pa.table({"source": pa.array(tagged, pa.string()), "target": table["target"]})
+        if counts.kept == others:
+            raise UserError(f"data.reverse: no back-translation is left: {counts.causes()}. Name another run, or another text.")
         fewer = ", fewer than data.monolingual_share demands" if len(lines) < wanted else ""
         _add_note(counts, f"{counts.kept - others:,} sources by {self.reverse.name}{fewer}")
 

@@ -80,6 +80,7 @@ class CachedTranslator:
         """Write the outputs that an earlier start has not written, chunk by chunk."""
         done = output.done
         log(f"{self.name} translates {len(texts):,} sentences{f'; {done:,} are there already' if done else ''}")
+        refusals: list[str] = []
         first = done - done % CHUNK  # chunks begin at the same places as in a start that was not interrupted
         groups = ([Request(text) for text in texts[n : n + CHUNK]] for n in range(first, len(texts), CHUNK))
         with (
@@ -87,12 +88,15 @@ class CachedTranslator:
             ready(self.job, workers=self._useful_workers(len(texts) - done)) as translate,
         ):
             for answers in translate(groups):
-                new = answers[max(0, done - first) :]
+                new = [answer for answer, _ in answers[max(0, done - first) :]]
                 first += len(answers)
-                lines = (json.dumps(None if answer.refused else answer.text, ensure_ascii=False) for answer, _ in new)
+                refusals += [answer.refused for answer in new if answer.refused]
+                lines = (json.dumps(None if answer.refused else answer.text, ensure_ascii=False) for answer in new)
                 written.write("".join(f"{line}\n" for line in lines).encode())
                 written.flush()
                 progress.advance(first / len(texts), f"{first:,} sentences")
+        if refusals:
+            log(f"warning: {self.name} refused {len(refusals):,} of them, the first: {refusals[0]}")
 
     def _useful_workers(self, texts: int) -> int:
         """Return how many processes pay: one a core on a CPU, with a chunk for each."""

@@ -107,6 +107,8 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("train.max_minutes=1e300", "train.max_minutes"), (f"train.batch_tokens={10**30}", "train.batch_tokens"),
     (f"search.prefix={'x' * 1001}", "search.prefix"), (f"search.required=[{'x' * 1001}]", "search.required"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
+    ("data.taught=both", "data.taught: needs data.teacher"), ("data.monolingual=x", "data.monolingual: and data.reverse"),
+    ("data.reverse=x", "data.monolingual: and data.reverse"), ("data.monolingual_share=1", "data.monolingual_share"),
     ("+model.depth=3", "model.depth"), ("tokenizer.joint=false", "model.tied"),
     ("tokenizer.model_type=bpe", "tokenizer.narrow_target")])
 def test_a_wrong_value_is_named_in_one_line(override, named):

@@ -1,0 +1,27 @@
+"""The options of a student: its own training, and the data and the tokenizer of its teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from translator.config.building import with_named
+from translator.config.options import RunConfig
+from translator.runs.run_folder import RunFolder
+
+OWN = ("data.teacher", "data.cache", "data.workers")  # options that a student does not take from its teacher
+
+
+def as_student(config: RunConfig, named: Sequence[str]) -> RunConfig:
+    """Return the options with the data and the tokenizer of data.teacher, of an ensemble of the first run.
+
+    named: options that the user gave, such as `data.limit`, which stay as given.
+    """
+    teacher = config.data.teacher
+    config.require(teacher is not None, "data.teacher", "names no run. Give one: make teach TEACHER=runs/x NAME=y.")
+    config.require("name" in named, "name", "is missing. Name the student: make teach TEACHER=runs/x NAME=y.")
+    assert teacher is not None
+    saved = RunFolder(teacher if isinstance(teacher, str) else teacher[0]).load_config()
+    data = with_named(saved.data, config.data, {*named, *OWN})
+    tokenizer = with_named(dataclasses.replace(saved.tokenizer, source_tag=None, target_tag=None), config.tokenizer, named)
+    return dataclasses.replace(config, data=data, tokenizer=tokenizer)

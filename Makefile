@@ -71,7 +71,8 @@ train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) 
 	@$(LAUNCH) scripts/train.py
 
 teach: $(READY) ## Train a student NAME=... on the translations of a trained model, TEACHER=..., with its data and tokenizer
-	@$(LAUNCH) scripts/teach.py $(call quoted,data.teacher=$(value TEACHER)) $(call quoted,name=$(value NAME))
+	@$(LAUNCH) scripts/teach.py $(if $(value TEACHER),$(call quoted,data.teacher=$(value TEACHER))) \
+		$(if $(value NAME),$(call quoted,name=$(value NAME)))
 
 data-report: $(READY) ## Show which rows cleaning drops, and why, before training: ARGS="data=files data.train=pairs.tsv"
 	@$(BIN)/python scripts/data_report.py

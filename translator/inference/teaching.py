@@ -59,7 +59,10 @@ class CachedTranslator:
         # A teacher of many languages needs no tag in the text of a student of one.
         language = directions[0][1] if first.data.tags and not config.tags else None
         search = dataclasses.replace(first.search.plain(BEAM_SIZE), language=language)
-        self.job = Job(runs, device, Precision.resolve("auto", resolve_device(device)), search, details=False)
+        self._on_cpu = resolve_device(device).type == "cpu"
+        # float32 on a CPU, so that a resumed start never changes the precision by a measurement on a busy machine.
+        precision = Precision.FP32 if self._on_cpu else Precision.resolve("auto", resolve_device(device))
+        self.job = Job(runs, device, precision, search, details=False)
         self.identity: Sequence[str] = [json.dumps(dataclasses.asdict(search), sort_keys=True), *map(_version, folders)]
 
     def __call__(self, texts: Sequence[str]) -> Iterator[str | None]:
@@ -100,7 +103,7 @@ class CachedTranslator:
 
     def _useful_workers(self, texts: int) -> int:
         """Return how many processes pay: one a core on a CPU, with a chunk for each."""
-        most = min(cores(), MOST_WORKERS) if resolve_device(self.job.device).type == "cpu" else 1
+        most = min(cores(), MOST_WORKERS) if self._on_cpu else 1
         return max(1, min(self.workers or most, texts // CHUNK))
 
 

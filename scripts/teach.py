@@ -6,7 +6,7 @@ import sys
 
 from translator.config.options import RunConfig
 from translator.runtime.signals import Interrupted
-from translator.training.teaching import as_student
+from translator.training.student import as_student
 from translator.training.train import train
 
 

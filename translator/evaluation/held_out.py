@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -104,7 +105,10 @@ def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str
     learned = np.zeros(len(sources), bool)
     for name, side in zip(SIDES[: 1 if data.overlap == "source" else 2], (sources, references), strict=False):
         rows = train.select_columns([name]).iter(READ_ROWS)
-        known = set(map(same_sentence, side)).intersection(same_sentence(text) for part in rows for text in part[name])
+        texts = itertools.chain.from_iterable(part[name] for part in rows)
+        if name == "target" and data.monolingual is not None:  # back-translated
+            texts = itertools.chain(texts, read_lines(Path(data.monolingual)))
+        known = set(map(same_sentence, side)).intersection(map(same_sentence, texts))
         learned |= [same_sentence(text) in known for text in side]
     return int(learned.sum())
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from translator.config.options import DataConfig
-from translator.data.preparation import MOST_WORKERS, cache_key, cached_folder, checked_file, clean_splits
+from translator.data.preparation import MOST_WORKERS, cache_key, cached_folder, checked_file, clean_splits, load_report
 from translator.data.synthetic import SyntheticSplits
 from translator.data.text_files import sha256_of
 from translator.inference.files import Job, cores, ready
@@ -38,10 +38,11 @@ def training_splits(config: DataConfig, device: str) -> Path:
     if not config.is_synthetic:
         return clean_splits(config)
     back = tuple((target, source) for source, target in config.directions)
-    return SyntheticSplits(
-        config,
-        teacher=None if config.teacher is None else CachedTranslator("teacher", config, config.directions, device),
-        reverse=None if config.reverse is None else CachedTranslator("reverse", config, back, device)).folder()
+    teacher = None if config.teacher is None else CachedTranslator("teacher", config, config.directions, device)
+    reverse = None if config.reverse is None else CachedTranslator("reverse", config, back, device)
+    if teacher is not None:
+        teacher.warn_of_other_data(load_report(clean_splits(config))["digests"]["test"])
+    return SyntheticSplits(config, teacher, reverse).folder()
 
 
 class CachedTranslator:
@@ -52,7 +53,7 @@ class CachedTranslator:
         named = getattr(config, option)
         runs = (named,) if isinstance(named, str) else named
         self.name, self.cache, self.workers = " and ".join(runs), Path(config.cache), config.workers
-        folders = [RunFolder(run) for run in runs]
+        self.folders = folders = [RunFolder(run) for run in runs]
         for folder in folders:
             _require(folder, f"data.{option}={folder.path}", directions)
         first = folders[0].load_config()
@@ -73,6 +74,13 @@ class CachedTranslator:
         finished.unlink(missing_ok=True)
         with checked_file(folder, OUTPUTS).open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)
+
+    def warn_of_other_data(self, test: str) -> None:
+        """Warn of a run that may have learned sentences of a test split, given by its digest."""
+        for folder in self.folders:
+            if folder.digest_of("test") != test:
+                log(f"warning: {folder.path}: was trained with another test split. If it has learned sentences of this one, "
+                    "scores of its student are too good")
 
     def _fill(self, texts: Sequence[str], finished: Path, folder: Path) -> None:
         if not finished.is_file():

@@ -46,9 +46,10 @@ def test_the_targets_are_the_teacher_s_at_beam_5(tmp_path, trained_folder, run_f
 
 def test_a_killed_start_resumes_to_the_same_pairs(tmp_path, trained_folder, monkeypatch, capsys):
     monkeypatch.setattr(teaching, "CHUNK", 32)
-    whole = train_of(config_of(tmp_path, teacher=str(trained_folder)))
+    whole = train_of(config_of(tmp_path, teacher=str(trained_folder), workers=1))
     (tmp_path / "again").mkdir()
-    config, translated, translate = config_of(tmp_path / "again", teacher=str(trained_folder)), [], Job.translate
+    config = config_of(tmp_path / "again", teacher=str(trained_folder), workers=1)
+    translated, translate = list[list](), Job.translate
 
     def killed_in_the_third(job: Job, translator: Translator, requests: list) -> list:
         if len(translated) == 2:
@@ -93,7 +94,7 @@ def teacher_of_files(tmp_path, trained_folder) -> RunFolder:
         if file.is_file():
             (folder.path / file.name).write_bytes(file.read_bytes())
     config = original.load_config()
-    data = config_of(tmp_path, holdout=6)
+    data = config_of(tmp_path, holdout=6, augment={"placeholders": 0.1})
     folder.config_file.write_text(to_yaml(dataclasses.replace(config, data=data)))
     return folder
 

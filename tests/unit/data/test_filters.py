@@ -19,6 +19,7 @@ from tests.support.paths import SHARED_DATASETS
 from translator.config.building import from_hydra
 from translator.config.commands import DataReportConfig
 from translator.config.options import DataConfig
+from translator.config.synthetic import SyntheticOptions
 from translator.data import cleaning, preparation
 from translator.data.cleaning import Counts, HeldOut
 from translator.data.filters import RULES, noise
@@ -144,7 +145,7 @@ def test_cut_splits_hold_no_noise(tmp_path):
 def test_rules_that_are_off_leave_the_cache_key_as_it_was(tmp_path):
     config = data_config(tmp_path / "cache", train=str(write_pairs(tmp_path / "x.tsv", PAIRS)))
     before = {name: value for name, value in dataclasses.asdict(config).items()
-              if name not in ("cache", "workers", "augment", *(rule.option for rule in RULES))}
+              if name not in ("cache", "workers", "augment", *vars(SyntheticOptions()), *(rule.option for rule in RULES))}
     folder = preparation.clean_splits(config)
     assert folder.name == f"__text-{preparation.cache_key(before, preparation.identity(config))}"
     for option, value in ((rule.option, getattr(all_on(), rule.option)) for rule in RULES):

@@ -761,7 +761,7 @@ def test_a_card_names_no_files_outside_of_its_folder(tmp_path, place, window):
 
 def test_a_failed_preparation_leaves_nothing(tmp_path, monkeypatch):
     write_pairs(tmp_path / "a.tsv", PAIRS)
-    monkeypatch.setattr(data, "_save_report", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(data, "save_report", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         prepared_corpus(tmp_path / "cache", train=f"{tmp_path}/a.tsv")
     monkeypatch.undo()
@@ -775,7 +775,7 @@ def test_a_killed_preparation_leaves_no_broken_cache(tmp_path):
     program = (
         "import os, sys; from pathlib import Path; from tests.support.corpora import prepared_corpus\n"
         "from translator.data import preparation as data\n"
-        "data._save_report = lambda *_: os.kill(os.getpid(), 9)\n"
+        "data.save_report = lambda *_: os.kill(os.getpid(), 9)\n"
         "prepared_corpus(Path(sys.argv[1]) / 'cache', train=sys.argv[1] + '/a.tsv')")
     result = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=120,

@@ -27,7 +27,7 @@ def write_shortlist(folder: RunFolder, data: DataConfig) -> None:
     own_vocabulary = config.init is None  # then the cache has the tokenised data of its training
     corpus = prepare(
         data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if own_vocabulary else tokenizers,
-        splits=training_splits(data, config.device))
+        splits=training_splits(data, "auto"))
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
     folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=config.tokenizer.joint))

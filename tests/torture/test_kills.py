@@ -40,7 +40,7 @@ OPTIONS = [
     "data.augment.typos=0.3", "data.augment.placeholders=0.2",
     "optim.ema_decay=0.9", "optim.warmup_updates=5", "train.batch_tokens=150", "train.accumulation=2", "train.log_every=1",
     f"train.max_updates={UPDATES}", "train.max_epochs=null", "train.max_minutes=null", f"train.validate_every={VALIDATE_EVERY}",
-    "train.average_count=3"]
+    "train.average_count=3", "train.keep=[chrf,loss]"]
 NOT_REPEATED = {"train/tokens_per_second"}
 
 Instant = Callable[["Run"], None]
@@ -153,6 +153,8 @@ def contents(folder: RunFolder) -> dict[str, Any]:
         "checkpoints": sorted(path.name for path in folder.checkpoints.path.iterdir()),
         "weights": weights | {f"training.{name}": tensor for name, tensor in training.items()},
         "model": load_tensors(folder.model_file),
+        **{f"best by {metric}": folder.best(metric).load_weights() for metric in ("chrf", "loss")},
+        "best": [folder.best(metric).load_outcome() for metric in ("chrf", "loss")],
         "state": {name: value for name, value in state.items() if name not in ("seconds", "recorded")},
         "outcome": folder.load_outcome(),
         "metrics": [{name: value for name, value in line.items() if name not in NOT_REPEATED} for line in lines],

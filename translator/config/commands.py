@@ -55,7 +55,7 @@ class EvaluateConfig(ScoringConfig):
     against: str | Annotated[tuple[str, ...], Field(min_length=1)] | None
     source_file: str | None
     reference_file: str | None
-    metrics: tuple[MetricName, ...] | None = None
+    metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] | None = None
     worst: Whole
     robustness: bool = False
 

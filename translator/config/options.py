@@ -39,7 +39,8 @@ Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 UpTo1000 = Annotated[float, Field(ge=0, le=1000)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
-MetricName = Literal["bleu", "chrf", "ter", "exact", "chrf++", "spbleu", "comet"]
+MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]
+ValidationMetric = Literal[MetricName, "loss"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -197,7 +198,8 @@ class TrainConfig(Options):
     max_minutes: Minutes | None
     validate_every: Count | None
     validation_beam: Annotated[int, Field(ge=1, le=100)]
-    metric: Literal[MetricName, "loss"]
+    metric: ValidationMetric
+    keep: tuple[ValidationMetric, ...] = ()
     patience: Count | None
     average: Literal["none", "last", "best"]
     average_count: Count

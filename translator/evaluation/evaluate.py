@@ -41,7 +41,7 @@ class Evaluation:
     references: list[str]
     translations: list[Translation]
     scores: dict[str, Score]
-    by_length: list[LengthScore]
+    by_length: list[LengthScore]  # of the first score
     hallucination: Hallucination
     search: SearchConfig
     language: str  # of references and hypotheses
@@ -62,6 +62,11 @@ class Evaluation:
         """Number of sources that were not translated; their outputs are empty, and scored so."""
         return sum(bool(translation.refused) for translation in self.translations)
 
+    @property
+    def first_score(self) -> str:
+        """The name of the first score in tables."""
+        return next(iter(self.scores.values())).name
+
     def texts(self) -> dict[str, str]:
         texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
         return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
@@ -74,7 +79,8 @@ class Evaluation:
         figures = {
             "sentences": len(self.sources), "refused": self.refused, "hit_limit": self.hit_limit,
             "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
-            "by_length": list(map(dataclasses.asdict, self.by_length)),
+            "by_length": [
+                {"lengths": part.lengths, "count": part.count, next(iter(self.scores)): part.value} for part in self.by_length],
             "hallucination": dataclasses.asdict(self.hallucination), "search": dataclasses.asdict(self.search)}
         if self.calibration:
             figures["calibration"] = dataclasses.asdict(self.calibration)
@@ -137,6 +143,7 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [as_line(text) for text in sources], [as_line(text) for text in references]
+    scorers = metrics_for(references, language, metrics)  # now: one that is missing must not cost a translated test set
     stream = translator.stream(sources, search)
     started = time.perf_counter()
     translations = list(tqdm(stream, total=len(sources), unit=" sentences", leave=False, disable=None))
@@ -145,8 +152,8 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
-    scores = score(metrics_for(references, language, metrics), untagged, hypotheses, references)
-    by_length = scores_by_length(untagged, hypotheses, references, language)
+    scores = score(scorers, untagged, hypotheses, references)
+    by_length = scores_by_length(next(iter(scorers.values())), untagged, hypotheses, references)
     hallucination = measure_hallucination(
         untagged, hypotheses, references, translator.source_tokenizer, translator.target_tokenizer)
     return Evaluation(sources, untagged, references, translations, scores, by_length, hallucination, search, language, seconds,
@@ -162,8 +169,8 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
         lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]
     if evaluation.calibration:
         lines += [str(evaluation.calibration)]
-    lines += ["BLEU by source words:"]
-    lines += [f"  {part.lengths:>8}  {part.bleu:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
+    lines += [f"{evaluation.first_score} by source words:"]
+    lines += [f"  {part.lengths:>8}  {part.value:6.2f}  ({part.count:,} sentences)" for part in evaluation.by_length]
     if worst:
         lines += [f"The {min(worst, len(evaluation.sources)):,} sentences of lowest chrF:"]
         rows = zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True)

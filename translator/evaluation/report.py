@@ -100,7 +100,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
         pictures["curves.png"] = png(draw_curves({run.name: run.history for run in runs}))
     if evaluations:
         by_length = {run.name: run.evaluation.by_length for run in runs if run.evaluation}
-        pictures["by-length.png"] = png(draw_scores_by_length(by_length))
+        pictures["by-length.png"] = png(draw_scores_by_length(by_length, evaluations[0].first_score))
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
         scores=score_rows(evaluations), sentences=examples(evaluations), splits=splits_of(run.folder),

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.utils import SACREBLEU_DIR
 
 from translator.runtime.errors import UserError
 
@@ -104,7 +107,7 @@ class ChrfPlusPlus(Chrf):
 class SpBleu(Bleu):
     """BLEU on the pieces of one SentencePiece model for 200 languages (NLLB team 2022, https://arxiv.org/abs/2207.04672).
 
-    sacreBLEU downloads the model when it is first used; UserError if it cannot.
+    sacreBLEU downloads the model when it is first used; UserError if that fails.
     """
 
     name = "spBLEU"
@@ -113,8 +116,10 @@ class SpBleu(Bleu):
     def __init__(self, language: str) -> None:
         try:
             self.scorer = BLEU(tokenize="flores200")
-        except Exception as error:  # of any kind: the download is sacreBLEU's
-            raise UserError(f"metric spbleu: its tokenizer could not be downloaded: {error}. Check the network.") from error
+        except (Exception, SystemExit) as error:  # of any kind: the download is sacreBLEU's
+            file = Path(SACREBLEU_DIR, "models", "flores200sacrebleuspm")
+            raise UserError(f"metric spbleu: its tokenizer could not be loaded: {error}. Check the network, or copy {file} from a "
+                            "machine that has it.") from error
 
 
 class Exact(Metric):
@@ -145,31 +150,39 @@ class Comet(Exact):
     usual = ()
     words = (0, math.inf)
 
+    def __init__(self, language: str) -> None:
+        if shutil.which("comet-score") is None:
+            raise UserError("metric comet: the command comet-score was not found. Install unbabel-comet in an environment of "
+                            "its own, and add its bin folder to PATH (docs/training.md).")
+
     def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
-        with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder, name) for name in ("source", "hypothesis", "reference", "scores.json")]
-            for file, texts in zip(files, (sources, hypotheses, references), strict=False):
-                file.write_text("".join(f"{' '.join(text.split())}\n" for text in texts), encoding="utf-8")
-            source, hypothesis, reference, scores = map(str, files)
-            command = ["comet-score", "-s", source, "-t", hypothesis, "-r", reference, "--to_json", scores]
-            try:
-                subprocess.run(command, check=True, capture_output=True)
-                [rows] = json.loads(files[3].read_bytes()).values()
-                found = [float(row["COMET"]) for row in rows]
-            except FileNotFoundError as error:
-                raise UserError("metric comet: the command comet-score was not found. Install unbabel-comet in an environment "
-                                "of its own, and add its bin folder to PATH.") from error
-            except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError) as error:
-                reason = getattr(error, "stderr", b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
-                raise UserError(f"metric comet: comet-score failed: {reason[0]}") from error
+        found = comet_scores(tuple(sources), tuple(hypotheses), tuple(references))
         return np.array([(score, 1) for score in found], dtype=np.float64)
 
     def signature(self) -> str:
         return "comet-score, its default model"
 
 
+@lru_cache(maxsize=4)  # a test set is scored by minutes of work, and scored again when it is compared
+def comet_scores(*texts: tuple[str, ...]) -> list[float]:
+    """Return the COMET of each sentence, given sources, hypotheses and references; UserError where comet-score fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("source", "hypothesis", "reference", "scores.json")]
+        for file, lines in zip(files, texts, strict=False):
+            file.write_text("".join(f"{' '.join(line.split())}\n" for line in lines), encoding="utf-8")
+        source, hypothesis, reference, scores = map(str, files)
+        command = ["comet-score", "-s", source, "-t", hypothesis, "-r", reference, "--to_json", scores]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+            [rows] = json.loads(files[3].read_bytes()).values()
+            return [float(row["COMET"]) for row, _ in zip(rows, texts[0], strict=True)]
+        except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError) as error:
+            reason = getattr(error, "stderr", b"").decode(errors="replace").strip().splitlines()[-1:] or [str(error)]
+            raise UserError(f"metric comet: comet-score failed: {reason[0]}") from error
+
+
 METRICS: dict[str, type[Metric]] = {
-    "bleu": Bleu, "chrf": Chrf, "ter": Ter, "exact": Exact, "chrf++": ChrfPlusPlus, "spbleu": SpBleu, "comet": Comet}
+    "bleu": Bleu, "exact": Exact, "chrf": Chrf, "ter": Ter, "chrf++": ChrfPlusPlus, "spbleu": SpBleu, "comet": Comet}
 
 
 def tokenizer_of(language: str) -> str:

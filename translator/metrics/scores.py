@@ -31,11 +31,11 @@ class Score:
 
 @dataclass(frozen=True)
 class LengthScore:
-    """BLEU of the sentences of `lengths` source words."""
+    """The score of the sentences of `lengths` source words."""
 
     lengths: str
     count: int
-    bleu: float
+    value: float
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,16 @@ def score(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequen
         name: Score(metric.name, metric.value(totals[name].tolist()), metric.signature()) for name, metric in metrics.items()}
 
 
-def scores_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str],
-                     language: str) -> list[LengthScore]:
-    """Return the BLEU of the sentences in each group of source lengths (words); groups without sentences are left out."""
+def scores_by_length(metric: Metric, sources: Sequence[str], hypotheses: Sequence[str],
+                     references: Sequence[str]) -> list[LengthScore]:
+    """Return the score of the sentences in each group of source lengths (words); groups without sentences are left out."""
     lengths = [max(1, len(WORD.findall(source))) for source in sources]
-    scores, bleu = [], {"bleu": METRICS["bleu"](language)}
+    statistics, scores = metric.statistics(sources, hypotheses, references), []
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
         rows = [i for i, n in enumerate(lengths) if n > low and (high is None or n <= high)]
         if rows:
-            group = score(bleu, *([texts[i] for i in rows] for texts in (sources, hypotheses, references)))
             name = f"over {low}" if high is None else f"{low + 1} to {high}"
-            scores.append(LengthScore(name, len(rows), group["bleu"].value))
+            scores.append(LengthScore(name, len(rows), metric.value(statistics[rows].sum(0).tolist())))
     return scores
 
 

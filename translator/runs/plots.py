@@ -15,6 +15,7 @@ from matplotlib.font_manager import fontManager
 from matplotlib.ft2font import FT2Font
 from torch import Tensor
 
+from translator.metrics.metric import METRICS
 from translator.metrics.scores import LengthScore
 from translator.runs.training_state import History
 from translator.runtime.errors import UserError
@@ -27,10 +28,13 @@ CELL, LETTER, LABEL_SIZE, PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 0.17,
 
 MANY = {"linewidth": 0.7, "alpha": 0.6}
 FEW = {"marker": "o", "markersize": 3}
+LINES = {"bleu": "-", "exact": "-", "chrf": "--"}  # of other metrics ":"
 # The panels of the curves by title; in each, label and style by measurement.
 PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "Loss": {"train/loss": ("training", MANY), "validation/loss": ("validation", FEW)},
-    "Score on validation": {"validation/bleu": ("BLEU", FEW), "validation/chrf": ("chrF", FEW | {"linestyle": "--"})},
+    "Score on validation": {
+        f"validation/{name}": (cls.label or cls.name, FEW | {"linestyle": LINES.get(name, ":")})
+        for name, cls in METRICS.items()},
     "Learning rate": {"train/learning_rate": ("", {})},
     "Target tokens a second": {"train/tokens_per_second": ("", MANY)}}
 
@@ -56,19 +60,19 @@ def draw_curves(runs: Mapping[str, History]) -> Figure:
     return figure
 
 
-def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]]) -> Figure:
-    """Draw BLEU by source length of one run, or of two on the same sentences."""
+def draw_scores_by_length(runs: Mapping[str, Sequence[LengthScore]], metric: str) -> Figure:
+    """Draw a score by source length of one run, or of two on the same sentences."""
     figure = Figure(figsize=(10, 3), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     width = 0.7 / len(runs)
     for number, ((run, parts), colour) in enumerate(zip(runs.items(), COLOURS, strict=False)):
         places = [place + (number - (len(runs) - 1) / 2) * width for place in range(len(parts))]
-        bars = axes.bar(places, [part.bleu for part in parts], width, color=colour, label=f"of {run}" if len(runs) > 1 else "")
+        bars = axes.bar(places, [part.value for part in parts], width, color=colour, label=f"of {run}" if len(runs) > 1 else "")
         axes.bar_label(bars, fmt="%.1f", fontsize=8)
     axes.set_xticks(range(len(parts)), [f"{part.lengths}\n{part.count:,} sentences" for part in parts])
     axes.set_xlim(-0.6, max(len(parts), 5) - 0.4)  # keeps a few bars narrow
     axes.margins(y=0.12)
-    _style(axes, "BLEU by words of the source")
+    _style(axes, f"{metric} by words of the source")
     return figure
 
 

@@ -14,6 +14,7 @@
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
       tensorboard/           the measurements as curves, with samples and attention maps
       checkpoints/           see translator/runs/checkpoint.py
+      best-<metric>/         a run folder with the best checkpoint by a metric of train.keep
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ OWN = (
     "evaluation-*", ".lock*")
 
 
+# What a run folder inside another shares with it.
+SHARED = ("tokenizer*.model", "SHA256SUMS", "data_report.json", "alignment.json", "lexicon.safetensors", "config.yaml")
+
+
 class RunFolder:
     """The files of one run."""
 
@@ -76,7 +81,7 @@ class RunFolder:
 
     def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         """Write the folder, config.yaml last; of a run that has begun the options only, and UserError where its data differ."""
-        for name in ("checkpoints", "tensorboard", "evaluation-test"):
+        for name in ("checkpoints", "tensorboard", "evaluation-test", *(f"best-{metric}" for metric in config.train.keep)):
             require_no_link(self.path / name)
         if begun := self.has_begun():
             self.require_same_data(tokenizers, report)
@@ -191,6 +196,24 @@ class RunFolder:
         """Return whether `make quantize` wrote the weights."""
         return self.model_file.is_file() and is_int8(self.load_weights(stored=True))
 
+    def best(self, metric: str) -> RunFolder:
+        """Return the run folder of the best checkpoint by a metric."""
+        return RunFolder(self.path / f"best-{metric}")
+
+    def save_best(self, metric: str, weights: Weights, outcome: Mapping[str, Any]) -> None:
+        """Make weights the best by a metric."""
+        best = self.best(metric)
+        best.path.mkdir(exist_ok=True)
+        self.share_with(best)
+        best.outcome_file.unlink(missing_ok=True)  # of the weights before
+        save_tensors(best.model_file, weights)
+        best.save_outcome(outcome)
+
+    def share_with(self, other: RunFolder) -> None:
+        """Copy to a folder of the same training what does not depend on its weights, or hardly, such as the aligning heads."""
+        for file in (file for pattern in SHARED for file in self.path.glob(pattern)):
+            write_bytes(other.path / file.name, read_plain(file))
+
     def save_shortlist(self, shortlist: Shortlist) -> None:
         save_tensors(self.shortlist_file, {name: tensor.int() for name, tensor in vars(shortlist).items()})
 
@@ -271,7 +294,7 @@ class RunFolder:
         """Remove what a killed process left half-written; for the only user of the folder."""
         for left in self.checkpoints.path.glob(".*.partial"):
             shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-        for left in self.path.glob(".*.partial"):
+        for left in (*self.path.glob(".*.partial"), *self.path.glob("best-*/.*.partial")):
             if left.is_symlink() or not left.is_dir():  # another process may be writing an export to a folder
                 left.unlink()
 

@@ -25,7 +25,7 @@ from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Transla
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of
-from translator.runs.training_state import Outcome
+from translator.runs.training_state import Outcome, outcome_of
 from translator.runtime.atomic_files import sole_user
 from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device, tune_cpu
@@ -119,8 +119,18 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
     if is_main_process():
         load_into(model, folder.load_weights(), folder.model_file)
         keep_alignment(model, corpus, folder)
+        _share_with_best(folder, config)
         evaluation = _evaluate_on_test(outcome, translator, corpus, config, folder)
     return TrainedRun(folder, outcome, evaluation)
+
+
+def _share_with_best(folder: RunFolder, config: RunConfig) -> None:
+    """Give the run folders of `train.keep` what the end of the training has found out, and log where they are."""
+    for metric in config.train.keep:
+        best = folder.best(metric)
+        if (outcome := outcome_of(best.load_outcome())) is not None:
+            folder.share_with(best)
+            log(f"best {metric:6} {outcome.metrics[metric]:.2f} on validation, {outcome.kept}, in {best.path}")
 
 
 def _pretrained(config: RunConfig, source: str, folder: RunFolder, named: Sequence[str]) -> Pretrained:

@@ -17,7 +17,7 @@ from translator.metrics.scores import better
 from translator.model.transformer import Transformer
 from translator.model.weights import load_into, weights_of
 from translator.runs.run_folder import RunFolder
-from translator.runs.training_state import Outcome, TrainingState, Validation, outcome_of, state_of
+from translator.runs.training_state import Metrics, Outcome, TrainingState, Validation, outcome_of, state_of
 from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, give_back_freed_memory
@@ -52,7 +52,7 @@ class Trainer:
         self.updater = Updater(model, config.optim, config.train, precision=precision, lexicon=lexicon)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         self.validator = Validator(corpus, model, translate, self.updater.loss, language=config.data.language,
-                                   metric=config.train.metric, max_tokens=config.train.max_tokens)
+                                   metrics=(config.train.metric, *config.train.keep), max_tokens=config.train.max_tokens)
         self.state = TrainingState()
         self._resume()
         self.cursor = BatchCursor(config, corpus, self.state)
@@ -161,9 +161,18 @@ class Trainer:
                     stays = earlier is not None and earlier.surpasses(metrics, self.config.train.metric)
                     if self._best()["update"] == self.state.update and not stays:
                         self._save_model(weights_of(self.model))
+                    self._keep_best(metrics)
                 self.state.seconds = time.monotonic() - self._started
                 self._save()  # the same update once more: only its state is new
         give_back_freed_memory()
+
+    def _keep_best(self, metrics: Metrics) -> None:
+        """Keep the weights as they stand for each metric of `train.keep` by which they are the best so far."""
+        update = self.state.update
+        for metric in self.config.train.keep:
+            if ranked(self.state.validations, metric)[0]["update"] == update:
+                outcome = Outcome(update, f"checkpoint of update {update:,}", metrics, f"best {metric} so far")
+                self.folder.save_best(metric, weights_of(self.model), asdict(outcome))
 
     def _save_model(self, weights: Weights) -> None:
         self.folder.outcome_file.unlink(missing_ok=True)  # of an earlier end, with other weights
@@ -196,7 +205,7 @@ class Trainer:
         return outcome
 
     def _best(self) -> Validation:
-        return ranked(self.state.validations, self.config.train)[0]
+        return ranked(self.state.validations, self.config.train.metric)[0]
 
     @contextmanager
     def _using(self, weights: Weights | None) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from translator.config.languages import split_tag
 from translator.config.options import TrainConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.preparation import Corpus
-from translator.metrics.metric import METRICS
+from translator.metrics.metric import METRICS, Metric
 from translator.metrics.scores import better, score, validation_metrics
 from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
@@ -31,10 +31,16 @@ class Validator:
     """Scores `model`, as it stands, on a corpus's validation split."""
 
     def __init__(self, corpus: Corpus, model: Transformer, translate: Translate, loss: Callable[[Batch], tuple[Tensor, Tensor]],
-                 *, language: str, metric: str, max_tokens: int) -> None:
-        """loss: of a batch, and its likelihood, summed over tokens. UserError for a sentence beyond learned positions."""
+                 *, language: str, metrics: Collection[str], max_tokens: int) -> None:
+        """loss: of a batch, and its likelihood, summed over tokens. metrics: to measure besides the usual ones.
+
+        UserError for a sentence beyond learned positions, and for a metric that cannot be computed here.
+        """
         self.corpus, self.model, self.translate, self.loss = corpus, model, translate, loss
-        self.language, self.metric = language, metric
+        self.metrics: dict[str, Metric] = {}  # in the main process
+        # Now: a metric that cannot be computed must not end a training at its first validation.
+        broadcast_from_main(
+            lambda: self.metrics.update(validation_metrics(list(corpus.validation["target"]), language, metrics)))
         tokenizers = (corpus.source_tokenizer, corpus.target_tokenizer)
         longest = max(max(corpus.validation[f"{side}_length"], default=0) for side in ("source", "target"))
         if model.config.positions == "learned" and longest > model.config.max_positions:
@@ -58,7 +64,7 @@ class Validator:
         translations = gather(self.translate(own_items(sources)))
         untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
         scores = broadcast_from_main(
-            lambda: score(validation_metrics(references, self.language, [self.metric]), untagged, translations, references))
+            lambda: score(self.metrics, untagged, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 
@@ -81,23 +87,23 @@ class Validator:
             tracker.attention_map(update, "validation/attention", last_layer, *pieces)
 
 
-def ranked(validations: Sequence[Validation], train: TrainConfig) -> list[Validation]:
-    """Sort validations, best first by `train.metric`, then by loss."""
-    sign = 1 if better(train.metric, 0, 1) else -1
-    return sorted(validations, key=lambda v: (sign * v[train.metric], v["loss"]))
+def ranked(validations: Sequence[Validation], metric: str) -> list[Validation]:
+    """Sort validations, best first by a metric, then by loss."""
+    sign = 1 if better(metric, 0, 1) else -1
+    return sorted(validations, key=lambda v: (sign * v[metric], v["loss"]))
 
 
 def to_average(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
     if train.average == "none":
         return []
-    ordered = ranked(validations, train) if train.average == "best" else validations[::-1]
+    ordered = ranked(validations, train.metric) if train.average == "best" else validations[::-1]
     return [v["update"] for v in ordered[: train.average_count]]
 
 
 def to_keep(validations: Sequence[Validation], train: TrainConfig) -> list[int]:
     """Return the updates whose weights the end may need, also after resuming from the checkpoint before this one."""
     choices = (validations, validations[:-1])
-    best = [v["update"] for known in choices for v in ranked(known, train)[:1]]
+    best = [v["update"] for known in choices for v in ranked(known, train.metric)[:1]]
     return best + [update for known in choices for update in to_average(known, train)]
 
 
@@ -106,7 +112,7 @@ def stop_reason(train: TrainConfig, limits: Mapping[str, float], validations: Se
     if reached := [limit for limit, fraction in limits.items() if fraction >= 1]:
         return f"{reached[0]} reached"
     if train.patience is not None and validations:
-        best = ranked(validations, train)[0]["update"]
+        best = ranked(validations, train.metric)[0]["update"]
         if sum(v["update"] > best for v in validations) >= train.patience:
             return f"no better {train.metric} in {train.patience} validations"
     return ""

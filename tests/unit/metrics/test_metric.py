@@ -65,7 +65,7 @@ def test_validation_measures_and_shows_the_metric(tokenizer, capsys):
     for metric in ("bleu", "brevity"):
         validator = Validator(
             corpus, model, lambda texts: [text[1:] for text in texts], lambda batch: (torch.ones(()), torch.ones(())),
-            language="de", metric=metric, max_tokens=400)
+            language="de", metrics=[metric], max_tokens=400)
         metrics, translations = validator.measure()
         assert ("brevity" in metrics) is (metric == "brevity")
     assert metrics["brevity"] == pytest.approx(1)

@@ -15,7 +15,7 @@ from translator.runtime.errors import UserError
 
 
 @pytest.mark.parametrize("options", [
-    [], ["model.positions=alibi", "model.attention_gate=true"],
+    [], ["model.positions=alibi", "model.attention_gate=true", "train.keep=[chrf++]"],
     ["model.attention=additive", "model.adaptive_span=4", "train.span_penalty=0.01"]])
 def test_train_returns_its_outcome_and_the_run_folder(options, tmp_path, monkeypatch):
     monkeypatch.setattr("translator.training.train.tune_cpu", lambda **_: None)  # it would last for all tests after this
@@ -36,6 +36,11 @@ def test_train_returns_its_outcome_and_the_run_folder(options, tmp_path, monkeyp
     assert translator(run.evaluation.sources) == run.evaluation.hypotheses
     assert translator.lexicon is not None
     assert translator.models[0].alignment_heads == run.folder.load_alignment(config.model)
+    for metric in config.train.keep:
+        best = Translator(run.folder.best(metric).path, device="cpu")
+        assert len(best(run.evaluation.sources)) == 8
+        assert best.lexicon is not None
+        assert best.models[0].alignment_heads == translator.models[0].alignment_heads
     [pair] = translator.translate(["She sees a dog."])[0].pairs
     [rating] = translator.rate([pair], translator.search)
     assert not torch.equal(rating.alignment, rating.attention)

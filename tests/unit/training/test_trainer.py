@@ -131,6 +131,43 @@ def test_a_run_killed_outright_goes_on_from_its_last_checkpoint(setup):
     assert read_metrics(resumed.folder) == read_metrics(whole.folder)
 
 
+def test_the_best_of_each_metric_survives_a_kill(setup, monkeypatch):
+    def training(name: str) -> Trainer:
+        trainer = setup(training_config(keep="[chrf,loss]"), name)
+        # The first validation has the best chrF, the last one the best loss.
+        trainer.validator.translate = lambda texts: list(texts) if trainer.state.update == 4 else ["x"] * len(texts)
+        return trainer
+
+    whole = training("whole")
+    whole.fit()
+    monkeypatch.setattr(RunFolder, "save_best", once_then_die(RunFolder.save_best, at=3))
+    with pytest.raises(MemoryError):  # the best of a metric is written, the validation not recorded yet
+        training("killed").fit()
+    resumed = training("killed")
+    assert resumed.state.update == 8
+    resumed.fit()
+    validations = {validation.pop("update"): validation for validation in map(dict, whole.state.validations)}
+    for metric, update in (("chrf", 4), ("loss", 12)):
+        one, other = whole.folder.best(metric), resumed.folder.best(metric)
+        assert one.load_outcome() == other.load_outcome()
+        assert one.load_outcome()["metrics"] == validations[update]
+        assert_same(one.load_weights(), other.load_weights())
+        assert one.load_config() == whole.folder.load_config()
+    assert_same(whole.folder.best("loss").load_weights(), whole.checkpoints.load(12)[0])
+
+
+def once_then_die(function: Callable[..., None], *, at: int) -> Callable[..., None]:
+    """Call a function, and after call number `at` raise MemoryError once, as if killed."""
+    calls = iter(range(1, 1000))
+
+    def dying(*args: object) -> None:
+        function(*args)
+        if next(calls) == at:
+            raise MemoryError
+
+    return dying
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_timing_an_update_leaves_no_trace(setup, optimizer):
     config = training_config()

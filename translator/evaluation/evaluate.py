@@ -162,7 +162,8 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     lines = [f"{len(evaluation.sources):,} sentences"]
-    lines += [f"{value.name:6} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
+    width = max(6, *(len(value.name) for value in evaluation.scores.values()))
+    lines += [f"{value.name:{width}} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit", str(evaluation.hallucination)]
     if evaluation.refused:
         reason = next(translation.refused for translation in evaluation.translations if translation.refused)
@@ -191,11 +192,11 @@ def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
 
 def describe_comparison(comparisons: Sequence[Comparison]) -> str:
     """Return a comparison as a table; p is the probability of a difference this large by chance only."""
-    width = max(len(row.system) for row in comparisons)
+    name, width = max(5, *(len(row.metric) for row in comparisons)), max(len(row.system) for row in comparisons)
     lines = ["paired bootstrap against the first:"]
     for row in comparisons:
         p = "baseline" if row.p_value is None else f"p = {row.p_value:.4f}"
-        lines += [f"  {row.metric:5}  {row.system:{width}}  {row.value:6.2f}  ({row.mean:.2f} ± {row.interval:.2f})  {p}"]
+        lines += [f"  {row.metric:{name}}  {row.system:{width}}  {row.value:6.2f}  ({row.mean:.2f} ± {row.interval:.2f})  {p}"]
     return "\n".join(lines)
 
 

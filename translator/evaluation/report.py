@@ -103,7 +103,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
         pictures["by-length.png"] = png(draw_scores_by_length(by_length, evaluations[0].first_score))
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
-        scores=score_rows(evaluations), sentences=examples(evaluations), splits=splits_of(run.folder),
+        scores=score_rows(evaluations), sentences=examples(evaluations), splits=splits_of(run.folder), spans=spans_of(run),
         environment=environment(device), samples=BOOTSTRAP_SAMPLES, configuration=[by_dotted_name(run.config) for run in runs])
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,6 +183,12 @@ def attention_maps(run: Run) -> Iterator[dict[str, Any]]:
         yield {
             "source": text, "output": translation.text, "file": f"attention-{number}.png", "picture": png(figure),
             "width": figure.get_figwidth(), "undrawn": undrawn([*source, *target])}  # inches; characters shown as their codes
+
+
+def spans_of(run: Run) -> dict[str, list[list[float]]]:
+    """Return the spans that self-attention has learned, in tokens, by side, layer and head; empty without such spans."""
+    models = run.translator.models if run.translator else []
+    return {side: spans.tolist() for model in models for side, spans in model.spans().items()}
 
 
 def splits_of(folder: RunFolder) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from translator.config.options import ModelConfig, SearchConfig
 from translator.export.heads import require_no_more_heads
+from translator.model import attention
+from translator.model.scores import build_score
 from translator.runtime.errors import UserError
 
 # Options of a search that exports carry, or that work outside of it, on texts. Every other one must be off.
@@ -72,3 +74,6 @@ def require_supported(config: ModelConfig, program: str, supported: Mapping[str,
         if field.name not in MODEL_CARRIED and not all(each in known for each in values):
             names = ", ".join("null" if each is None else str(each) for each in known)
             raise UserError(f"model.{field.name}={value}: {program} cannot run such a model. Train one with {names}.")
+    if build_score(config) is not attention.scaled_dot_product or not attention.FORMULA_AS_PUBLISHED:
+        raise UserError(f"{attention.__file__}: the formula was edited, and {program} has the published one. Undo the edit, or "
+                        "translate with this code.")

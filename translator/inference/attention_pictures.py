@@ -33,6 +33,7 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
     source, target = _pair(translator, config)
     maps, [rating] = attention_maps(model, source, target), translator.rate([(source, target)], translator.search)
     of_source, of_target = translator.source_tokenizer.pieces(source), translator.target_tokenizer.pieces(target)
+    spans = model.spans()
     pictures = {
         "encoder": ("Encoder self-attention: from each source piece (row) to all (columns)",
                     maps.encoder, of_source, of_source),

@@ -118,8 +118,8 @@ class SpBleu(Bleu):
             self.scorer = BLEU(tokenize="flores200")
         except (Exception, SystemExit) as error:  # of any kind: the download is sacreBLEU's
             file = Path(SACREBLEU_DIR, "models", "flores200sacrebleuspm")
-            raise UserError(f"metric spbleu: its tokenizer could not be loaded: {error}. Check the network, or copy {file} from a "
-                            "machine that has it.") from error
+            raise UserError(f"metric spbleu: its tokenizer could not be loaded: {error}. Check the network, or copy {file} "
+                            "from a machine that has it.") from error
 
 
 class Exact(Metric):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from translator.runtime.device import to_matmul_dtype
 # The lowest number: a score plus this is this. Minus infinity would make NaN of a row without keys.
 FORBIDDEN = torch.finfo(torch.float32).min
 
-# Compares queries (B, H, T, K) with keys (B, H, S, K): a new tensor (B, H, T, S), to which bias and mask are added in place.
+# Compares queries (B, H, T, K) with keys (B, H, S, K): a new tensor (B, H, T, S), which is changed after that.
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -72,10 +73,12 @@ def scaled_dot_product_attention(
     Returns the output (B, H, T, K) and the weights before dropout (B, H, T, S).
     """
     scores = score(queries, keys)  # (B, H, T, S)
+    # The gradient of another score, such as one that ends in tanh, may need what the score returned.
+    in_place = not torch.is_grad_enabled() or (score is scaled_dot_product and FORMULA_AS_PUBLISHED)
     if bias is not None:
-        scores = scores.add_(bias)
+        scores = scores.add_(bias) if in_place else scores + bias
     if mask is not None:
-        scores = scores.add_(additive_mask(mask))
+        scores = scores.add_(additive_mask(mask)) if in_place else scores + additive_mask(mask)
     weights = softmax(scores)  # in float32: half-precision sums lose long rows
     if mask is not None:
         has_keys = mask.any(dim=-1, keepdim=True)  # (B, H, T, 1)
@@ -206,12 +209,16 @@ def compute_attention(
     return heads, weights if need_weights else None
 
 
+@torch.no_grad()
 def _formula_agrees_with_kernel() -> bool:
     """Return whether the formula above computes what PyTorch's kernel does, which an edit of it need not."""
-    queries, keys, values = torch.linspace(-2, 3, 3 * 2 * 3 * 4, device="cpu", dtype=torch.float32).sin().view(3, 1, 2, 3, 4)
-    mask = window_mask(3, 3, window=1, causal=False, device=torch.device("cpu"))
-    heads, _ = scaled_dot_product_attention(queries, keys, values, mask=mask)
-    return torch.allclose(heads, fused_attention(queries, keys, values, mask=mask), atol=1e-5)
+    inputs = torch.linspace(-2, 3, 3 * 2 * 3 * 4, device="cpu", dtype=torch.float32).sin().view(3, 1, 2, 3, 4).unbind()
+    options: list[dict[str, Any]] = [
+        {"mask": mask, "bias": bias} for mask in (None, window_mask(3, 3, window=1, causal=False, device=inputs[0].device))
+        for bias in (None, inputs[0] @ inputs[2].mT)]
+    return all(
+        torch.allclose(scaled_dot_product_attention(*inputs, **given)[0], fused_attention(*inputs, **given), atol=1e-5)
+        for given in options)
 
 
 # Found out once: an edit of the formula must not train one model and decode another.

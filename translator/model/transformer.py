@@ -106,10 +106,11 @@ class Transformer(IncrementalDecoder):
         return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
 
     def spans(self) -> dict[str, Tensor]:
-        """Return the spans (H,) that each layer's self-attention has learned, in tokens, by the layer's name, as encoder.0."""
-        return {
-            f"{side}.{number}": layer.self_attention.span.spans() for side in ("encoder", "decoder")
-            for number, layer in enumerate(getattr(self, side)) if layer.self_attention.span is not None}
+        """Return the spans (L, H) that self-attention has learned, in tokens, by side; empty without such spans."""
+        if self.config.adaptive_span is None:
+            return {}
+        return {side: torch.stack([layer.self_attention.span.spans() for layer in getattr(self, side)])
+                for side in ("encoder", "decoder")}
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
@@ -131,6 +132,19 @@ def test_pictures_stand_beside_it_too(page):
         with Image.open(file) as picture:
             picture.load()
             assert picture.convert("RGB").getcolors(2**24)[1:]  # more than a blank sheet
+
+
+def test_the_spans_of_heads_are_shown(run, tmp_path):
+    assert "Attention spans" not in words(run / "report" / "report.html")
+    folder = RunFolder(shutil.copytree(run, tmp_path / "spans"))
+    config = folder.load_config()
+    model = dataclasses.replace(config.model, adaptive_span=12)
+    folder.create(dataclasses.replace(config, model=model), folder.load_tokenizers(), folder.load_report())
+    spans = {f"{side}.0.self_attention.span.s": torch.tensor([s, 1.5]) for side, s in (("encoder", -2.0), ("decoder", -1.0))}
+    save_tensors(folder.model_file, folder.load_weights() | spans)
+    shown = words(write_report(folder.path, tmp_path / "page", options("examples=0")))
+    assert "Attention spans" in shown
+    assert "layer head 1 head 2 encoder 1 1.4 9.8 decoder 1 3.2 9.8" in shown
 
 
 def test_sentences_are_text_whatever_they_look_like(run, tmp_path):

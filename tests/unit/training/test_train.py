@@ -29,7 +29,7 @@ def test_train_returns_its_outcome_and_the_run_folder(options, tmp_path, monkeyp
     assert "train.max_updates" in run.outcome.reason
     assert {"bleu", "chrf", "loss"} <= run.outcome.metrics.keys()
     assert run.folder.load_outcome() == json.loads(json.dumps(dataclasses.asdict(run.outcome)))
-    assert ("spans/encoder.0.head0" in run.folder.metrics_file.read_text()) == ("model.adaptive_span=4" in options)
+    assert ("spans/encoder.layer1.head2" in run.folder.metrics_file.read_text()) == ("model.adaptive_span=4" in options)
     assert run.evaluation is not None
     assert len(run.evaluation.hypotheses) == 8
     translator = Translator(run.folder.path, device="cpu")

@@ -32,7 +32,7 @@ def tokenized_rows(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> Datase
 def training_config(**train: object) -> RunConfig:
     values = {
         "max_epochs": "null", "max_minutes": "null", "max_updates": 12, "validate_every": 4, "log_every": 2,
-        "batch_tokens": 200, "average": "none"} | train
+        "batch_tokens": 200, "average": "none", "metric": "bleu"} | train
     config = run_config(
         *(f"train.{name}={value}" for name, value in values.items()), "optim.lr=0.005", "optim.warmup_updates=3",
         "tokenizer.vocab_size=320", "precision=fp32")

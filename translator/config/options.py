@@ -198,7 +198,7 @@ class TrainConfig(Options):
     max_minutes: Minutes | None
     validate_every: Count | None
     validation_beam: Annotated[int, Field(ge=1, le=100)]
-    metric: ValidationMetric
+    metric: Literal[ValidationMetric, "auto"]
     keep: tuple[ValidationMetric, ...] = ()
     patience: Count | None
     average: Literal["none", "last", "best"]

@@ -67,6 +67,11 @@ def validation_metrics(references: Sequence[str], language: str, names: Collecti
     return {name: metric(language) for name, metric in METRICS.items() if name in chosen}
 
 
+def usual_metric(references: Sequence[str]) -> str:
+    """Return the name of the metric to choose a model by: bleu, or exact for references of one or two words."""
+    return _usual("validation", references)[0]
+
+
 def _usual(place: str, references: Sequence[str]) -> list[str]:
     mean = sum(len(WORD.findall(text)) for text in references) / max(1, len(references))
     return [name for name, cls in METRICS.items() if place in cls.usual and cls.words[0] <= mean <= cls.words[1]]

@@ -152,7 +152,7 @@ class AdaptiveSpan(nn.Module):
 
     def reach(self) -> int:
         """Return the largest distance at which a key has any weight."""
-        return math.ceil(float(self.spans().max()) + RAMP) - 1
+        return math.ceil(float(self.spans().detach().max()) + RAMP) - 1
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return the bias (1, H, T, S) between queries at positions (T,) and keys at positions (S,)."""

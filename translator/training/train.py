@@ -22,6 +22,7 @@ from translator.inference.planning import TrainingStatistics
 from translator.inference.teaching import training_splits
 from translator.inference.translation import Request
 from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Translator
+from translator.metrics.scores import usual_metric
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.run_folder import RunFolder, place_of
@@ -81,6 +82,8 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
             config = with_train(config, batch_tokens=tokens)
         corpus = prepared(max_tokens=config.longest_pair())
         log(describe(corpus.report))
+        if config.train.metric == "auto":
+            config = with_train(config, metric=usual_metric(list(corpus.validation["target"])))
         return _train(config, folder, corpus, device, pretrained)
 
 
@@ -160,11 +163,11 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
     saved = _resolved(folder.load_config(), device)  # an imported run has some unresolved
     if config.precision == "auto":
         config = dataclasses.replace(config, precision=saved.precision)
-    unset = {"batch_tokens": "auto", "accumulation": None, "validate_every": None}
+    unset = {"batch_tokens": "auto", "accumulation": None, "validate_every": None, "metric": "auto"}
     config = with_train(config, **{
         name: getattr(saved.train, name) for name, value in unset.items() if getattr(config.train, name) == value})
     if saved.train.validate_every is None:  # imported, and not trained yet
-        saved = with_train(saved, validate_every=config.train.validate_every)
+        saved = with_train(saved, validate_every=config.train.validate_every, metric=config.train.metric)
     before, now = by_dotted_name(saved), by_dotted_name(config)
     for option in now:
         if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:

@@ -22,6 +22,8 @@ from translator.inference.translator import TrainedModel, Translator
 from translator.model import attention, scores
 from translator.model.attention import MultiHeadAttention, scaled_dot_product
 from translator.model.attention_paths import CPU_FUSED_FROM
+from translator.model.inference_layers import convert, strip_hooks
+from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import Tokenizer
 
@@ -56,9 +58,9 @@ def test_training_uses_the_score_of_the_table(threads, uses, several_threads):
     (1, "fp32", {}), (3, "fp32", {}), (1, "bf16", {}), (1, "int8", {}), (3, "int8", {"positions": "relative"}),
     (1, "fp32", {"encoder_window": 2, "decoder_window": 2}), (3, "fp32", {"positions": "alibi", "decoder_window": 2})])
 def test_decoding_uses_the_score_of_the_table(beam, precision, changes, uses, tokenizer: Tokenizer):
-    model = random_model(model_config(**changes), vocab=len(tokenizer))
-    search = search_config(beam_size=beam, max_length=6, min_length=6)
-    translate = Translator(TrainedModel(model, tokenizer, tokenizer, search), precision=precision)
+    model = random_model(model_config(**changes), vocab=len(tokenizer)).for_decoding()
+    model = strip_hooks(convert(model, Precision(precision)))
+    translate = Translator(TrainedModel(model, tokenizer, tokenizer, search_config(beam_size=beam, max_length=6, min_length=6)))
     for texts in (["She sees a dog."], ["She sees a dog.", "A cat."]):
         uses.clear()
         translate(texts)

@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.configurations import model_config
+from tests.support.models import random_model
 from translator.config.options import ModelConfig
+from translator.model import incremental
+from translator.model.attention import compute_attention
 from translator.model.positions import (
     NUM_BUCKETS,
     RAMP,
@@ -179,3 +183,25 @@ def test_adaptive_span_learns_from_loss_and_penalty():
     (weights * (at[:, None] - at).abs()).sum().backward()
     assert (span.s.grad > 0).all()  # a longer span gives more weight to distant keys
     assert (torch.autograd.grad(span.spans().mean(), span.s)[0] > 0).all()
+
+
+def test_decoding_reads_no_keys_beyond_the_span(monkeypatch):
+    read: list[int] = []
+
+    def recorded(queries, keys, values, **options):
+        read.append(keys.size(2))
+        return compute_attention(queries, keys, values, **options)
+
+    model = random_model(model_config(adaptive_span=6, decoder_layers=1)).for_decoding()
+    attention = model.decoder[0].self_attention
+    reach, length = attention.reach(), 40
+    assert attention.window == reach < 15
+    source, target = torch.randint(4, 40, (2, 50)), torch.randint(4, 40, (2, length))
+    monkeypatch.setattr(incremental, "compute_attention", recorded)
+    with torch.inference_mode():
+        full, _ = model.decode(target, model.encode(source), None)
+        state = model.start(model.encode(source), source != 0)
+        steps = [model.decode_step(target[:, t : t + 1], state) for t in range(length)]
+    torch.testing.assert_close(torch.stack(steps, dim=1), full, atol=2e-5, rtol=1e-4)
+    assert read[::2] == [min(t + 1, reach + 1) for t in range(length)]  # between them cross-attention, which reads all
+    assert set(read[1::2]) == {50}

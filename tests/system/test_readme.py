@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 import subprocess
@@ -10,13 +11,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 import translator
 from tests.support.commands import recipes_with
-from tests.support.configurations import run_config
+from tests.support.configurations import composed, run_config
 from tests.support.paths import ROOT
 from tests.test_architecture import FILES, ORDER, ours, package
+from translator.config.building import build
+from translator.config.options import RunConfig
 
 README = ROOT / "README.md"
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
@@ -91,6 +96,24 @@ def test_options_named_exist(page):
     groups = vars(run_config())
     for group, option in re.findall(r"`(data|tokenizer|model|optim|train|search)\.(\w+)", PAGES[page]):
         assert hasattr(groups[group], option), f"{group}.{option}"
+
+
+def test_options_of_concepts_are_accepted():
+    usual = OmegaConf.to_container(composed("train", "name=test"), resolve=True)
+    for options in re.findall(r"`([a-z]+\.[a-z_]+=[^`]*)`", PAGES["docs/concepts.md"]):
+        values = copy.deepcopy(usual)
+        for group, name, value in re.findall(r"(\w+)\.(\w+)=(\S+)", options):
+            values[group][name] = yaml.safe_load(value)
+        build(RunConfig, values)
+
+
+def test_code_named_in_concepts_is_in_its_file():
+    named = re.findall(r"\| ((?:`[\w.]+`(?:, )?)+) in \[.*?\]\(\.\./(.*?)\)", PAGES["docs/concepts.md"])
+    assert named
+    for names, file in named:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"(?:class|def) {name}\b", text), f"{file}: {name}"
 
 
 @pytest.mark.parametrize("name", PYTHON)

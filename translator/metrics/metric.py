@@ -153,7 +153,7 @@ class Comet(Exact):
     def __init__(self, language: str) -> None:
         if shutil.which("comet-score") is None:
             raise UserError("metric comet: the command comet-score was not found. Install unbabel-comet in an environment of "
-                            "its own, and add its bin folder to PATH (docs/training.md).")
+                            "its own, and add its bin folder to PATH (docs/evaluation.md).")
 
     def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
         found = comet_scores(tuple(sources), tuple(hypotheses), tuple(references))

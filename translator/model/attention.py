@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
     Returns the output (B, H, T, K) and the weights before dropout (B, H, T, S).
     """
     scores = score(queries, keys)  # (B, H, T, S)
-    # The gradient of another score, such as one that ends in tanh, may need what the score returned.
+    # Other scores, such as one that ends in tanh, may need what they returned for their gradient.
     in_place = not torch.is_grad_enabled() or (score is scaled_dot_product and FORMULA_AS_PUBLISHED)
     if bias is not None:
         scores = scores.add_(bias) if in_place else scores + bias

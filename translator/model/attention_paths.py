@@ -54,6 +54,8 @@ def fused_attention(
     has_keys = mask.any(dim=-1, keepdim=True)
     allowed = mask | ~has_keys
     if bias is not None:
+        if queries.dtype == torch.float16:  # where keys beyond a span would be forbidden, and a row of only such keys NaN
+            bias = bias.clamp(min=torch.finfo(torch.float16).min)
         allowed = bias.masked_fill(~allowed, -torch.inf).to(queries.dtype)
     output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout_p)
     return output.masked_fill(~has_keys, 0.0)

@@ -17,7 +17,7 @@ from translator.model.cpu_operations import VECTORS, WORTH_LENGTHENING
 from translator.model.incremental import self_attention_step
 from translator.model.inference_layers import join_maps
 from translator.model.kv_cache import KeyValueCache, Past
-from translator.model.positions import RelativeBias, RotaryPositions
+from translator.model.positions import NO_WEIGHT, AdaptiveSpan, RelativeBias, RotaryPositions
 
 B, H, K, D = 3, 4, 8, 32
 
@@ -104,6 +104,19 @@ def test_rows_that_may_see_nothing_are_zero_forward_and_backward(attend, dtype, 
     assert not k.grad[0].any()
     assert not v.grad[0].any()
     assert not q.grad[1, :, 2].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_padding_farther_than_any_span_is_no_nan(dtype):
+    """A query of padding may be allowed the real keys only, all of them beyond its span."""
+    q, k, v = qkv(30, 30, dtype)
+    mask = (torch.arange(30) < 5)[None, None, None]
+    bias = AdaptiveSpan(H, 2)(torch.arange(30), torch.arange(30)).detach()
+    assert (bias[..., -1, :5] == NO_WEIGHT).all()
+    formula, _ = scaled_dot_product_attention(q, k, v, mask=mask, bias=bias)
+    fused = fused_attention(q, k, v, mask=mask, bias=bias)
+    assert fused.isfinite().all()
+    torch.testing.assert_close(fused[:, :, :5], formula[:, :, :5], atol=3e-2, rtol=3e-2)
 
 
 @pytest.mark.parametrize("length", [7, CPU_FUSED_FROM + 3])

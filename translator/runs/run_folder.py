@@ -212,7 +212,7 @@ class RunFolder:
     def share_with(self, other: RunFolder) -> None:
         """Copy to a folder of the same training what does not depend on its weights, or hardly, such as the aligning heads."""
         for file in (file for pattern in SHARED for file in self.path.glob(pattern)):
-            write_bytes(other.path / file.name, read_plain(file))
+            write_bytes(other.path / file.name, read_plain(file, 1 << 31))
 
     def save_shortlist(self, shortlist: Shortlist) -> None:
         save_tensors(self.shortlist_file, {name: tensor.int() for name, tensor in vars(shortlist).items()})

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from translator.config.commands import PlotAttentionConfig
 from translator.inference.translation import Request
@@ -43,10 +47,8 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
                   maps.cross, of_source, of_target)}
     images = {}
     for name, (title, weights, columns, rows) in pictures.items():
+        panels = panels_of(weights, spans.get(name))
         heads = max(map(len, weights))
-        panels = {  # each (T, S); None where a layer has fewer heads
-            f"layer {number}, head {head + 1}": layer[head] if head < len(layer) else None
-            for number, layer in enumerate(weights, start=1) for head in range(heads)}
         images[folder / f"{name}.png"] = png(draw_attention(panels, columns, rows, columns=heads, title=title))
     title = "Alignment: the source pieces (columns) that each output piece (row) translates"
     images[folder / "alignment.png"] = png(draw_attention({"": rating.alignment}, of_source, of_target, columns=1, title=title))
@@ -56,6 +58,19 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
         print(path)
     if missing := undrawn([*of_source, *of_target]):
         log(f"no installed font has {missing}: shown by code points; a font such as Noto Sans CJK has most")
+
+
+def panels_of(weights: Sequence[Tensor], spans: Sequence[Tensor] | None) -> dict[str, Tensor | None]:
+    """Return the weights (T, S) of each layer and head by title, with the spans of self-attention if any.
+
+    weights: (H, T, S) of each layer, spans: (H,). None where a layer has fewer heads than another.
+    """
+    panels: dict[str, Tensor | None] = {}
+    for layer, head in itertools.product(range(len(weights)), range(max(map(len, weights)))):
+        there = head < len(weights[layer])
+        span = f", span {spans[layer][head]:.1f}" if spans is not None and there else ""
+        panels[f"layer {layer + 1}, head {head + 1}{span}"] = weights[layer][head] if there else None
+    return panels
 
 
 def _pair(translator: Translator, config: PlotAttentionConfig) -> tuple[list[int], list[int]]:

@@ -1,7 +1,7 @@
 """Score functions of attention: how a query is compared with a key.
 
-To add one, write a class with a `forward` as below, and name it in `SCORES` and in `ModelConfig.attention`. It must return a new
-tensor.
+To add one, write a class with a `forward` as below, and name it in `SCORES` and in `ModelConfig.attention`. It returns
+a new tensor, which may be changed afterwards.
 """
 
 from __future__ import annotations

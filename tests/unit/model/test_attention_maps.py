@@ -17,6 +17,7 @@ from tests.support.models import random_model
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import PlotAttentionConfig
 from translator.data.batching import collate
+from translator.inference.attention_pictures import panels_of
 from translator.inference.translator import Translator
 from translator.model.attention import padding_mask
 from translator.model.attention_maps import attention_maps
@@ -160,3 +161,10 @@ def test_make_hands_text_and_target_on(tmp_path):
         ["make", "-s", "plot-attention", "RUN=runs/my run", f"TEXT={NASTY}", "TARGET=$(b)"], cwd=tmp_path, capture_output=True,
         text=True, check=True).stdout
     assert shown.splitlines() == ["scripts/plot_attention.py", "run=runs/my run", NASTY, "$(b)"]
+
+
+def test_panels_of_self_attention_tell_the_spans():
+    weights, spans = torch.rand(1, 2, 3, 3), torch.tensor([[1.24, 8.0]])
+    assert list(panels_of(weights, spans)) == ["layer 1, head 1, span 1.2", "layer 1, head 2, span 8.0"]
+    assert list(panels_of(weights, None)) == ["layer 1, head 1", "layer 1, head 2"]
+    assert torch.equal(panels_of(weights, None)["layer 1, head 2"], weights[0, 1])

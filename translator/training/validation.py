@@ -63,8 +63,7 @@ class Validator:
         sources, references = list(self.corpus.validation["source"]), list(self.corpus.validation["target"])
         translations = gather(self.translate(own_items(sources)))
         untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
-        scores = broadcast_from_main(
-            lambda: score(self.metrics, untagged, translations, references))
+        scores = broadcast_from_main(lambda: score(self.metrics, untagged, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 

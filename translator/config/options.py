@@ -376,6 +376,8 @@ class RunConfig(Options):
                      "need training. Set data.augment.placeholders above 0, or tokenizer.placeholders=0.")
         self.require(self.model.adaptive_span is not None or not self.train.span_penalty, "train.span_penalty",
                      "needs spans to shorten. Set model.adaptive_span, or leave it 0.")
+        self.require(self.train.parallel == "ddp" or not self.train.span_penalty, "train.span_penalty",
+                     "cannot see spans that are in shards. Set train.parallel=ddp, or leave it 0.")
         self.require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                      "all needs one vocabulary for both sides. Set tokenizer.joint=true, or model.tied=target.")
 

@@ -122,6 +122,13 @@ def test_no_limit_at_all_is_refused():
         run_config("train.max_epochs=null", "train.max_minutes=null", "train.max_updates=null")
 
 
+def test_a_span_penalty_needs_whole_spans():
+    run_config("model.adaptive_span=4", "train.span_penalty=0.1")
+    for missing in ("train.parallel=fsdp", "model.adaptive_span=null"):
+        with pytest.raises(UserError, match=r"train\.span_penalty"):
+            run_config("model.adaptive_span=4", "train.span_penalty=0.1", missing)
+
+
 def test_bpe_has_no_sampling():
     with pytest.raises(UserError, match=r"tokenizer\.model_type=unigram"):
         run_config("tokenizer=bpe", "tokenizer.sampling=0.2")

@@ -188,7 +188,7 @@ def attention_maps(run: Run) -> Iterator[dict[str, Any]]:
 def spans_of(run: Run) -> dict[str, list[list[float]]]:
     """Return the spans that self-attention has learned, in tokens, by side, layer and head; empty without such spans."""
     models = run.translator.models if run.translator else []
-    return {side: spans.tolist() for model in models for side, spans in model.spans().items()}
+    return {side: [span.tolist() for span in spans] for model in models for side, spans in model.spans().items()}
 
 
 def splits_of(folder: RunFolder) -> dict[str, Any]:

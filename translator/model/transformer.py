@@ -105,11 +105,11 @@ class Transformer(IncrementalDecoder):
         own = [self.output.weight] if isinstance(self.output, nn.Linear) else []
         return list(dict.fromkeys([self.source_embedding.tokens.weight, self.target_embedding.tokens.weight, *own]))
 
-    def spans(self) -> dict[str, Tensor]:
-        """Return the spans (L, H) that self-attention has learned, in tokens, by side; empty without such spans."""
+    def spans(self) -> dict[str, list[Tensor]]:
+        """Return the spans (H,) that self-attention of each layer has learned, in tokens, by side; empty without such spans."""
         if self.config.adaptive_span is None:
             return {}
-        return {side: torch.stack([layer.self_attention.span.spans() for layer in getattr(self, side)])
+        return {side: [layer.self_attention.span.spans() for layer in getattr(self, side)]
                 for side in ("encoder", "decoder")}
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:

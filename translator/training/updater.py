@@ -249,7 +249,7 @@ class _Loss(nn.Module):
             links = lexicon.agreement(source, target_out).repeat(passes, 1, 1)
             loss = loss + self.config.guided_alignment / passes * guidance(self.guided.mean(weights), links)
         if self.config.span_penalty and self.model.training:
-            spans = torch.cat(list(self.model.spans().values()))
+            spans = torch.cat([span for side in self.model.spans().values() for span in side])
             loss = loss + self.config.span_penalty * spans.mean() * (targets != PAD_ID).sum()
         return loss, nll
 

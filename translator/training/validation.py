@@ -75,8 +75,7 @@ class Validator:
         if spans := self.model.spans():
             tracker.scalars(update, {
                 f"spans/{side}.layer{layer}.head{head}": span for side, of_layers in spans.items()
-                for layer, of_heads in enumerate(of_layers.tolist(), start=1)
-                for head, span in enumerate(of_heads, start=1)})
+                for layer, of_heads in enumerate(of_layers, start=1) for head, span in enumerate(of_heads.tolist(), start=1)})
         samples = self.corpus.validation[:SAMPLE_TRANSLATIONS]
         rows = zip(samples["source"], translations, samples["target"], strict=False)
         tracker.table(update, "validation/samples", [("source", "translation", "reference"), *rows])

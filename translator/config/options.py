@@ -17,6 +17,7 @@ from translator.config.augmentation import AugmentConfig
 from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.heads import HeadOptions, Width
 from translator.config.languages import is_tag, tag_of
+from translator.config.loss import LossConfig
 from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError
 
@@ -181,18 +182,11 @@ class OptimConfig(Options):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TrainConfig(Options):
-    """Batches, limits, validation: conf/train."""
-    GROUP = "train."
+class TrainConfig(LossConfig):
+    """Batches, loss, limits, validation: conf/train."""
 
     batch_tokens: BatchTokens
     accumulation: Annotated[int, Field(ge=1, le=10_000)] | None
-    label_smoothing: Share
-    r_drop: UpTo1000 = 0.0
-    r_drop_through: Literal["model", "decoder"] = "model"
-    sampled_softmax: Pieces = 0
-    guided_alignment: UpTo1000 = 0.0
-    span_penalty: UpTo1000 = 0.0
     max_epochs: Count | None
     max_updates: Count | None
     max_minutes: Minutes | None
@@ -210,18 +204,9 @@ class TrainConfig(Options):
     timeout_minutes: Minutes = 10.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require((self.max_epochs, self.max_updates, self.max_minutes) != (None, None, None), "max_epochs",
                      "is null, as are train.max_updates and train.max_minutes: training would never end. Set one.")
-
-    @property
-    def passes(self) -> int:
-        """How often each batch's targets go through the decoder: twice for R-Drop."""
-        return 2 if self.r_drop else 1
-
-    @property
-    def encodings(self) -> int:
-        """How often a batch's sources go through the encoder."""
-        return self.passes if self.r_drop_through == "model" else 1
 
     @property
     def batches_of_update(self) -> int:
@@ -370,7 +355,8 @@ class RunConfig(Options):
                      "has no meaning with data.window. Set it to null, and train.max_updates or train.max_minutes.")
         self.require(self.search.shortlist == 0, "search.shortlist",
                      "is for a trained model: `make shortlist` learns one. Leave it 0 in training.")
-        self.require(self.init is not None or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
+        given = self.init is not None or self.train.teacher is not None
+        self.require(given or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
                      "tokenizer.source_tag", "and tokenizer.target_tag are for a model that init names")
         self.require(not self.tokenizer.placeholders or self.data.augment.placeholders > 0, "tokenizer.placeholders",
                      "need training. Set data.augment.placeholders above 0, or tokenizer.placeholders=0.")

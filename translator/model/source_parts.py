@@ -16,17 +16,17 @@ from translator.text.tokenizer import PAD_ID
 # Source tokens in a part. The tokens of 250 sentences of Multi30k left the cache: twice that many took 1.5 s instead of 0.9.
 TOKENS_IN_PART = 2**10
 
-Encode = Callable[[Any, Tensor], Tensor]
+Encode = Callable[..., Tensor]
 
 
 def in_parts(encode: Encode) -> Encode:
     """Let a model's method, source (B, S) -> memory (B, S, D), work part by part, except in training."""
     @wraps(encode)
-    def encode_parts(model: Any, source: Tensor) -> Tensor:
+    def encode_parts(model: Any, source: Tensor, kept: Tensor | None = None) -> Tensor:
         parts = None if model.training else split_source(source != PAD_ID)
         if parts is None:
-            return encode(model, source)
-        encoded = [encode(model, source[part]) for part in parts]
+            return encode(model, source, kept)
+        encoded = [encode(model, source[part], None if kept is None else kept[part]) for part in parts]
         return torch.cat([F.pad(x, (0, 0, 0, source.size(1) - x.size(1))) for x in encoded])
 
     return encode_parts

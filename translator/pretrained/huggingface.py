@@ -77,12 +77,9 @@ class Family:
 
 def load(source: str, config: RunConfig) -> Pretrained:
     """Load the model of a folder or hub id. Raises UserError if it is missing or cannot be converted."""
-    try:
-        model, tokenizer = _read(source)
-        family = FAMILIES[model.config.model_type](model, tokenizer, config)
-        return _converted(source, model, family, config)
-    except UserError as error:
-        raise UserError(f"init={source}: {error}") from error
+    model, tokenizer = _read(source)
+    family = FAMILIES[model.config.model_type](model, tokenizer, config)
+    return _converted(source, model, family, config)
 
 
 def _read(source: str) -> tuple[Any, Any]:

@@ -22,20 +22,23 @@ from translator.runtime.errors import UserError
 from translator.text.tokenizer import UNK_ID
 
 
-def load_pretrained(source: str, config: RunConfig) -> Pretrained:
+def load_pretrained(source: str, config: RunConfig, option: str = "init") -> Pretrained:
     """Load the model of a run folder, or of a folder or hub id of Marian or M2M-100 weights.
 
     Dropout and subword sampling come from `config`, and so do language tags except for a run folder.
-    Raises UserError if there is no such model.
+    Raises UserError if there is no such model. option: what names it.
     """
     folder = RunFolder(source)
     if folder.config_file.is_file():
-        _warn_of_missing_pieces(folder.load_config(), config, source)
+        _warn_of_missing_pieces(folder.load_config(), config, f"{option}={source}")
         if folder.has_int8_weights():
             log(f"start      {source} has int8 weights. Training starts from them as float32.")
-        pretrained = dataclasses.replace(without_weights(folder, config), weights=folder.load_weights())
+        pretrained = dataclasses.replace(without_weights(folder, config, option), weights=folder.load_weights())
     else:
-        pretrained = load(source, config)
+        try:
+            pretrained = load(source, config)
+        except UserError as error:
+            raise UserError(f"{option}={source}: {error}") from error
     with torch.device("meta"), SkipInit():  # there a model of any size takes no memory
         model = Transformer(pretrained.model, *map(len, pretrained.tokenizers))
     require_fit(model, pretrained.weights, Path(source))
@@ -46,18 +49,18 @@ def _warn_of_missing_pieces(saved: RunConfig, config: RunConfig, run: str) -> No
     """Warn if a new target language will be spelled in letters, because the run's target vocabulary lacks its pieces."""
     new = set(config.data.target.split("+")) - set(saved.data.target.split("+"))
     if saved.tokenizer.joint and saved.tokenizer.narrow_target and new:
-        log(f"warning: init={run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
+        log(f"warning: {run}: its targets have the pieces of {saved.data.target} alone, so {' and '.join(sorted(new))} "
             "will take many small ones; a run with tokenizer.narrow_target=false has the sources' pieces too")
 
 
-def without_weights(folder: RunFolder, config: RunConfig) -> Pretrained:
+def without_weights(folder: RunFolder, config: RunConfig, option: str = "init") -> Pretrained:
     """Return the model and the vocabulary of a run, to resume from a checkpoint."""
     saved = folder.load_config()
     languages, wanted = (saved.data.source, saved.data.target), (config.data.source, config.data.target)
     if (saved.tokenizer.source_tag or saved.tokenizer.target_tag) and languages != wanted:
         raise UserError(
-            f"init={folder.path}: has the language tags of {' to '.join(languages)}, not of {' to '.join(wanted)}. Import the "
-            "original model again for these languages.")
+            f"{option}={folder.path}: has the language tags of {' to '.join(languages)}, not of {' to '.join(wanted)}. "
+            "Import the original model again for these languages.")
     dropout = {name: getattr(config.model, name) for name in ("dropout", "attention_dropout", "activation_dropout")}
     return Pretrained(
         str(folder.path), dataclasses.replace(saved.model, **dropout),

@@ -54,6 +54,7 @@ class TrainingState:
     tokens: Count = 0  # target tokens of all updates
     seconds: Annotated[float, Field(strict=True, ge=0, lt=2**63)] = 0.0
     skipped: Count = 0  # updates whose gradient was not finite in fp16
+    teacher: str = ""  # digest of the weights of train.teacher
     scaler: dict[str, Number] = field(default_factory=dict)  # fp16's
     divergence: Divergence = field(default_factory=Divergence)
     unlogged: dict[str, Number] = field(default_factory=dict)  # sums over the updates since the last line of measurements

@@ -34,7 +34,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     with _replacing(path) as partial:
         partial.touch()
         mode = partial.stat().st_mode  # by the umask: safetensors lets nobody else read
-        save_file(plain, partial, metadata={SUM: _checksum(plain)})
+        save_file(plain, partial, metadata={SUM: checksum(plain)})
         partial.chmod(mode)
 
 
@@ -48,12 +48,12 @@ def load_tensors(path: Path) -> Weights:
             expected = (file.metadata() or {}).get(SUM)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path}: damaged or missing weights: {error}. Restore it from a backup.") from error
-    if expected is not None and _checksum(tensors) != expected:
+    if expected is not None and checksum(tensors) != expected:
         raise UserError(f"{path}: damaged weights: the checksum differs. Restore the file from a backup.")
     return tensors
 
 
-def _checksum(tensors: Weights) -> str:
+def checksum(tensors: Weights) -> str:
     """Hash names, types, shapes and numbers."""
     total = hashlib.sha256()
     for name in sorted(tensors):

@@ -1,4 +1,6 @@
-"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens, with R-Drop and sampled softmax.
+"""Label-smoothed cross-entropy of a projection to the vocabulary, as a sum over tokens.
+
+With R-Drop, SimCut, distillation and sampled softmax.
 
 Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7; Vaswani et al. 2017, section 5.4. The caller divides
 once, by the real target tokens of a whole update, so that batches weigh what they hold.
@@ -6,6 +8,7 @@ once, by the real target tokens of a whole update, so that batches weigh what th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +28,27 @@ SOFTMAXES_AT_ONCE = {"cpu": 2**5}
 TOKENS_TOGETHER = 2**6
 
 
+class Projection(NamedTuple):
+    """A teacher's hidden states of N tokens, and what projects them to V words."""
+
+    hidden: Tensor  # (N, D)
+    weight: Tensor  # (V, D)
+    bias: Tensor | None  # (V,)
+
+
+class Terms(NamedTuple):
+    """Weights of the terms of the loss."""
+
+    target: float  # cross-entropy with the target word
+    uniform: float  # with the uniform distribution
+    teacher: float  # with the teachers' mean distribution
+    r_drop: float
+    sim_cut: float
+
+
 def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1,
-                            bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0,
+                            bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0, sim_cut: float = 0.0,
+                            teachers: Sequence[Projection] = (), distillation: float = 0.0,
                             sample: int = 0) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed cross-entropy of softmax(hidden weight^T + bias), and the plain one, summed over N tokens.
 
@@ -36,9 +58,15 @@ def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, 
     passes=2: hidden (2 N, D) holds two passes over the same tokens, one after the other. Both results are then their means,
     and r_drop times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
+    With sim_cut both results are the first pass's, and sim_cut times KL(p1 || p2) is added to the loss
+    (SimCut: Gao et al. 2022, https://arxiv.org/abs/2206.02368, section 3.1). Gradients go through p1 and p2.
+
+    teachers: the loss is 1 - distillation times the smoothed one, plus distillation times the cross-entropy with the mean of
+    their distributions (Kim and Rush 2016, https://arxiv.org/abs/1606.07947, section 3.1).
 
     sample: estimate the softmax from this many words, and at least twice the distinct targets; 0: use all. On a GPU at least N:
-    to count distinct targets would wait for it. The logits, (N, V), never exist whole: the projection takes chunks of tokens.
+    to count distinct targets would wait for it. Teachers' distributions are estimated from the same words. The logits,
+    (N, V), never exist whole: the projection takes chunks of tokens.
     """
     needs_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     of_passes = hidden.unflatten(0, (passes, len(targets)))
@@ -48,59 +76,71 @@ def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, 
     if sample and (size := max(sample, least)) < len(weight):
         words, word_weights, numbers = draw(targets, len(weight), size)
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
+        teachers = [Projection(h, w.index_select(0, words), None if b is None else b[words]) for h, w, b in teachers]
+    learned = distillation if teachers else 0.0
+    terms = Terms((1 - learned) * (1 - smoothing), (1 - learned) * smoothing, learned, r_drop, sim_cut)
     loss, nll = _ProjectedCrossEntropy.apply(
-        of_passes, weight, bias, targets, real, word_weights, smoothing, r_drop, matmul_dtype(hidden), needs_gradient)
-    return loss / passes, nll.detach() / passes
+        of_passes, weight, bias, targets, real, word_weights, teachers, terms, matmul_dtype(hidden), needs_gradient)
+    scored = 1 if sim_cut else passes
+    return loss / scored, nll.detach() / scored
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Compute loss and gradients in one pass: with smoothed targets q, the gradient of the logits is p - q.
 
     So hidden's is (p - q) weight, weight's (p - q)^T hidden and bias's p - q, summed over tokens. The uniform part of q adds
-    the same for every token or word, so it is subtracted separately; only the one-hot part is subtracted from p.
+    the same for every token or word, so it is subtracted separately; only the rest of q is subtracted from p.
 
-    A sampled word that stands for n words has log n added to its logit, and n times the uniform part.
+    A sampled word that stands for n words has log n added to its logits, and n times the uniform part.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, real: Tensor,
-                word_weights: Tensor | None, smoothing: float, r_drop: float, dtype: torch.dtype,
+                word_weights: Tensor | None, teachers: Sequence[Projection], terms: Terms, dtype: torch.dtype,
                 needs_gradient: bool) -> tuple[Tensor, Tensor]:
         """hidden (P, N, D): P passes, whose losses are summed. word_weights (V,): how many words each counts as; None: 1."""
-        words, biases = pad_outputs(weight.to(dtype)), bias
-        uniform = torch.full((len(weight),), smoothing / len(weight), device=weight.device)
+        uniform = torch.full((len(weight),), terms.uniform / len(weight), device=weight.device)
+        log_weights = None
         if word_weights is not None:
-            uniform = smoothing * word_weights / word_weights.sum()
-            biases = word_weights.log() + (0 if bias is None else bias)
-        biases = None if biases is None else pad_outputs(biases.to(dtype))
+            uniform, log_weights = terms.uniform * word_weights / word_weights.sum(), word_weights.log()
+        words, biases = _prepared(weight, bias, log_weights, dtype)
+        of_teachers = [(h, *_prepared(w, b, log_weights, dtype)) for h, w, b in teachers]
         counted = real[:, None].to(hidden.dtype)
         hidden = hidden * counted  # the others add nothing
+        scored = 1 if terms.sim_cut else len(hidden)  # passes whose likelihood counts
         # No matrix products: autocast would run them in half precision, whose numbers end at 65,504.
-        sum_of_hidden = hidden.sum((0, 1), dtype=torch.float32)
+        sum_of_hidden = hidden[:scored].sum((0, 1), dtype=torch.float32)
         uniform_word = (uniform[:, None] * weight).sum(0)
         loss = -(sum_of_hidden * uniform_word).sum()
         if bias is not None:
-            loss -= len(hidden) * real.sum() * (uniform * bias).sum()
+            loss -= scored * real.sum() * (uniform * bias).sum()
+        uniform_words = F.pad(uniform_word.expand(scored, 1, -1), (0, 0, 0, 0, 0, len(hidden) - scored))
         nll = torch.zeros((), device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
         weight_gradient = -uniform[:, None] * sum_of_hidden if needs_gradient else None
-        bias_gradient = None if bias is None else -len(hidden) * real.sum() * uniform
-        tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // len(hidden))
-        softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // len(hidden))
+        bias_gradient = None if bias is None else -scored * real.sum() * uniform
+        rows = len(hidden) + len(teachers)
+        tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // rows)
+        softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // rows)
         for start in range(0, len(targets), tokens_at_once):
             chunk = slice(start, start + tokens_at_once)
             tokens = len(targets[chunk])
-            h = F.pad(hidden[:, chunk].to(dtype), (0, 0, 0, -tokens % TOKENS_TOGETHER))
+            h = _padded(hidden[:, chunk].to(dtype))
             logits = F.linear(h, words, biases)
             of_words = logits[:, :tokens, : len(weight)]  # the rest is padding
-            for part, targets_of_part, real_of_part in zip(
+            taught = of_words.new_empty(0, tokens, len(weight))  # (teachers, tokens, V)
+            if of_teachers:
+                taught = torch.stack([F.linear(_padded(h[chunk].to(dtype)), w, b) for h, w, b in of_teachers])
+            for part, targets_of_part, real_of_part, taught_of_part in zip(
                     of_words.split(softmaxes_at_once, 1), targets[chunk].split(softmaxes_at_once),
-                    real[chunk].split(softmaxes_at_once), strict=True):
-                loss_of_part, nll_of_part = _gradients_in_place(part, targets_of_part, real_of_part, smoothing, r_drop)
+                    real[chunk].split(softmaxes_at_once),
+                    taught[:, :tokens, : len(weight)].split(softmaxes_at_once, 1), strict=True):
+                loss_of_part, nll_of_part = _gradients_in_place(
+                    part, targets_of_part, real_of_part, taught_of_part, log_weights, terms)
                 loss += loss_of_part
                 nll += nll_of_part
             if hidden_gradient is not None and weight_gradient is not None:
-                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform_word) * counted[chunk]
+                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform_words) * counted[chunk]
                 weight_gradient += (logits.flatten(0, 1).T @ h.flatten(0, 1))[: len(weight)]
                 if bias_gradient is not None:
                     bias_gradient += (of_words * counted[chunk].to(dtype)).sum((0, 1), dtype=torch.float32)
@@ -114,23 +154,46 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return *gradients, None, None, None, None, None, None, None
 
 
-def _gradients_in_place(logits: Tensor, targets: Tensor, real: Tensor, smoothing: float,
-                        r_drop: float) -> tuple[Tensor, Tensor]:
-    """Turn logits (P, N, V) of targets (N,) into gradients, of unreal tokens too, less the uniform part; return both losses."""
+def _prepared(weight: Tensor, bias: Tensor | None, log_weights: Tensor | None,
+              dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Return a projection's weight and bias as products take them. log_weights (V,): log of how many words each counts as."""
+    if log_weights is not None:
+        bias = log_weights + (0 if bias is None else bias)
+    return pad_outputs(weight.to(dtype)), None if bias is None else pad_outputs(bias.to(dtype))
+
+
+def _padded(h: Tensor) -> Tensor:
+    """Pad a chunk of hidden states (..., N, D) with zeros to a multiple of `TOKENS_TOGETHER` tokens."""
+    return F.pad(h, (0, 0, 0, -h.size(-2) % TOKENS_TOGETHER))
+
+
+def _gradients_in_place(logits: Tensor, targets: Tensor, real: Tensor, taught: Tensor, log_weights: Tensor | None,
+                        terms: Terms) -> tuple[Tensor, Tensor]:
+    """Turn logits (P, N, V) of targets (N,) into gradients, of unreal tokens too, less the uniform part; return both losses.
+
+    taught (K, N, V): the logits of K teachers.
+    """
     scores = logits.float()
-    targets = targets[:, None].expand(len(logits), -1, -1)
+    scored = 1 if terms.sim_cut else len(logits)
+    targets = targets[:, None].expand(scored, -1, -1)
     p = scores.softmax(-1)
     # log p = score - log_normaliser, taken at the likeliest word, whose p never underflows.
     log_normaliser = scores.amax(-1) - p.amax(-1).log()
-    nll = ((log_normaliser - scores.gather(-1, targets)[..., 0]) * real).sum()
-    loss = (1 - smoothing) * nll + smoothing * (log_normaliser * real).sum()
-    if r_drop and len(logits) == 2:
+    nll = ((log_normaliser[:scored] - scores[:scored].gather(-1, targets)[..., 0]) * real).sum()
+    loss = terms.target * nll + terms.uniform * (log_normaliser[:scored] * real).sum()
+    if len(logits) == 2 and (weight := terms.r_drop or terms.sim_cut):
         log_ratio = scores[0] - scores[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
-        disagreement, gradients = _disagreement(p[0], p[1], log_ratio)
-        loss += r_drop * disagreement
+        divergence, gradients = (_disagreement if terms.r_drop else _divergence)(p[0], p[1], log_ratio)
+        loss += weight * divergence
+        p[scored:] = 0
         for p_of_pass, gradient in zip(p, gradients, strict=True):
-            p_of_pass.add_(gradient, alpha=r_drop)
-    p.scatter_add_(-1, targets, p.new_full((1, 1, 1), smoothing - 1).expand_as(targets))
+            p_of_pass.add_(gradient, alpha=weight)
+    if terms.teacher:
+        q = taught.float().softmax(-1).mean(0)
+        of_words = scores[:scored] if log_weights is None else scores[:scored] - log_weights
+        loss += terms.teacher * ((log_normaliser[:scored] - (q * of_words).sum(-1)) * real).sum()
+        p[:scored].sub_(q, alpha=terms.teacher)
+    p[:scored].scatter_add_(-1, targets, p.new_full((1, 1, 1), -terms.target).expand_as(targets))
     logits.copy_(p)
     return loss, nll
 
@@ -146,6 +209,13 @@ def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tu
     gradient1.addcmul_(p1, 1 - kl1).sub_(p2)
     gradient2.addcmul_(p2, 1 - kl2).sub_(p1)
     return 0.5 * (kl1 + kl2).sum(), (gradient1.mul_(0.5), gradient2.mul_(0.5))
+
+
+def _divergence(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return KL(p1 || p2) alone, as `_disagreement` does."""
+    gradient1 = p1 * log_ratio
+    kl = gradient1.sum(-1, keepdim=True)
+    return kl.sum(), (gradient1.addcmul_(p1, kl, value=-1), p2 - p1)
 
 
 class Sample(NamedTuple):

@@ -18,6 +18,7 @@ from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, Precision, memory_of, peak_memory
 from translator.runtime.distributed import world_size
 from translator.runtime.errors import UserError
+from translator.training.teacher import Teacher
 from translator.training.trainer import Trainer
 from translator.training.updater import Updater
 
@@ -30,7 +31,7 @@ VALIDATIONS, FEWEST_VALIDATIONS = 20, 4
 MINUTES_BETWEEN, MOST_UPDATES_BETWEEN = 2.5, 500
 
 
-def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer) -> int:
+def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, teacher: Teacher | None = None) -> int:
     """Return the largest power of two with which an update of the largest batches fits; OutOfMemory if none does."""
     if world_size() > 1:
         raise UserError("train.batch_tokens=auto: works with one process only. Run it with one, and give several the number.")
@@ -42,7 +43,7 @@ def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer) 
     def update_with(tokens: int) -> None:
         rows = corpus.train.select(np.flatnonzero(longest <= tokens))
         [largest] = BatchSource(rows, tokenizers, max_tokens=tokens, seed=config.seed).of_sizes(0, 1.0)
-        updater = Updater(model, config.optim, config.train, precision=precision)
+        updater = Updater(model, config.optim, config.train, precision=precision, teacher=teacher)
         for _ in range(2 if device.type == "cuda" else 1):  # the second captures a CUDA graph, which takes memory too
             updater.step([largest] * config.train.batches_of_update, 0.0)
 

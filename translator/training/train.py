@@ -35,6 +35,7 @@ from translator.runtime.errors import UserError
 from translator.training.alignment import keep_alignment
 from translator.training.cooccurrence import embed_by_cooccurrence
 from translator.training.plan import MOST_TOKENS, fitting_batch_tokens, log_plan, plan_of, validation_interval
+from translator.training.teacher import Teacher, load_teacher
 from translator.training.trainer import TOO_LARGE, Trainer, new_model
 from translator.training.validation import SAMPLE_TRANSLATIONS
 
@@ -42,7 +43,7 @@ from translator.training.validation import SAMPLE_TRANSLATIONS
 MAY_CHANGE = {
     "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
     "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.cuda_graphs", "train.parallel",
-    "train.timeout_minutes"}
+    "train.timeout_minutes", "train.teacher"}  # the teacher is known by its weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,27 +69,28 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
     ):
         device = resolve_device(config.device)
         pretrained = None if config.init is None else _pretrained(config, config.init, folder, named)
-        if pretrained is not None:
-            config = adopt(config, pretrained, named)
-        tokenizers = None if pretrained is None else pretrained.tokenizers
+        teacher, vocabulary = load_teacher(config, device, pretrained)
+        if (given := pretrained or vocabulary) is not None:
+            config = adopt(config, given, named)
+        tokenizers = None if given is None else given.tokenizers
         config = broadcast_from_main(lambda: resolve_options(config, folder, device))
         fetch_default(config.data.path)
         prepared = partial(
             prepare, config.data, config.tokenizer, tokenizers=tokenizers, splits=training_splits(config.data, config.device))
         if config.train.batch_tokens == "auto":
             corpus = prepared(max_tokens=config.longest_pair(MOST_TOKENS))
-            tokens = fitting_batch_tokens(config, corpus, new_model(config, corpus, device))
+            tokens = fitting_batch_tokens(config, corpus, new_model(config, corpus, device), teacher)
             log(f"batches    train.batch_tokens=auto: {tokens:,} tokens fit")
             config = with_train(config, batch_tokens=tokens)
         corpus = prepared(max_tokens=config.longest_pair())
         log(describe(corpus.report))
         if config.train.metric == "auto":
             config = with_train(config, metric=usual_metric(list(corpus.validation["target"])))
-        return _train(config, folder, corpus, device, pretrained)
+        return _train(config, folder, corpus, device, pretrained, teacher)
 
 
 def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.device,
-           pretrained: Pretrained | None) -> TrainedRun:
+           pretrained: Pretrained | None, teacher: Teacher | None) -> TrainedRun:
     if world_size() > config.train.batches_of_update:
         log(f"warning: train.accumulation={config.train.batches_of_update}: some of {world_size()} processes have no work")
     tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
@@ -106,7 +108,7 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
         greedy = dataclasses.replace(greedy, batch_tokens=TOKENS_ON_CPU)
     with advise_when_out_of_memory(TOO_LARGE):
         trainer = Trainer(config, folder, corpus, model.to(device), lambda texts: translator(texts, greedy),
-                          precision=Precision.resolve(config.precision, device))
+                          precision=Precision.resolve(config.precision, device), teacher=teacher)
     with closing(trainer):
         plan = plan_of(trainer)
         if config.train.validate_every is None:

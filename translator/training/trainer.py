@@ -27,6 +27,7 @@ from translator.runtime.signals import Interrupted, Interruption
 from translator.training.alignment import lexicon_of
 from translator.training.optimizers import WeightAverage, learning_rate
 from translator.training.progress import BatchCursor, Measurements
+from translator.training.teacher import Teacher
 from translator.training.updater import Step, Updater
 from translator.training.validation import Translate, Validator, ranked, stop_reason, to_average, to_keep
 
@@ -44,16 +45,16 @@ class Trainer:
     """Train `model` on a corpus in a run folder, from its newest checkpoint if there is one."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, corpus: Corpus, model: Transformer, translate: Translate, *,
-                 precision: Precision) -> None:
-        """`model`: on its device. `translate`: source sentences to translations, by `model` as it stands."""
+                 precision: Precision, teacher: Teacher | None = None) -> None:
+        """`model`, `teacher`: on their device. `translate`: source sentences to translations, by `model` as it stands."""
         self.config, self.corpus, self.model = config, corpus, model
         self.folder, self.checkpoints = folder, folder.checkpoints
         lexicon = broadcast_from_main(lambda: lexicon_of(folder, corpus)) if config.train.guided_alignment else None
-        self.updater = Updater(model, config.optim, config.train, precision=precision, lexicon=lexicon)
+        self.updater = Updater(model, config.optim, config.train, precision=precision, lexicon=lexicon, teacher=teacher)
         self.average = WeightAverage(self.updater.model, config.optim.ema_decay) if config.optim.ema_decay else None
         self.validator = Validator(corpus, model, translate, self.updater.loss, language=config.data.language,
                                    metrics=(config.train.metric, *config.train.keep), max_tokens=config.train.max_tokens)
-        self.state = TrainingState()
+        self.state = TrainingState(teacher="" if teacher is None else teacher.digest)
         self._resume()
         self.cursor = BatchCursor(config, corpus, self.state)
         self._interruption = Interruption()
@@ -254,10 +255,13 @@ class Trainer:
             load_into(self.updater.model, _under("raw.", training), path)
         try:
             self.updater.load_state(_under("optimizer.", training))
-            self.state = state_of(state, path, self.config.train.metric)
+            teacher, self.state = self.state.teacher, state_of(state, path, self.config.train.metric)
             self.updater.scaler.load_state_dict(self.state.scaler)
         except (ValueError, IndexError, KeyError) as error:
             raise UserError(f"{path}: update {update:,} was saved by a training with other options: {error}") from error
+        if self.state.teacher != teacher:
+            raise UserError(f"train.teacher={self.config.train.teacher}: its weights have changed since this run began. "
+                            "Restore them, or choose another name=.")
 
 
 def _under(prefix: str, tensors: Weights) -> Weights:

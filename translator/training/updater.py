@@ -25,12 +25,13 @@ from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
 from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
-from translator.runtime.seeds import seed_thread
-from translator.text.tokenizer import PAD_ID
+from translator.runtime.seeds import random_fractions, seed_thread
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from translator.training.alignment import guidance, guided_head
 from translator.training.cuda_graphs import Recordings, Work
 from translator.training.loss import projected_cross_entropy
 from translator.training.optimizers import build_optimizers, load_state_tensors, state_tensors
+from translator.training.teacher import Teacher
 
 T = TypeVar("T")
 
@@ -39,6 +40,8 @@ T = TypeVar("T")
 LEAST_POSITIONS, MOST_THREADS = 2**9, 8
 # On a GPU lengths are padded to a multiple of this, so that batches have few shapes to capture CUDA graphs of.
 LENGTHS_TOGETHER = 4
+# The share of tokens that SimCut cuts (Gao et al. 2022, section 4.3: best of 0 to 20 %).
+CUT = 0.05
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,18 @@ class Updater:
     """Updates `model` on its device, with matrix products in `precision`. A single GPU replays CUDA graphs."""
 
     def __init__(self, model: Transformer, optim: OptimConfig, train: TrainConfig, *, precision: Precision,
-                 lexicon: Lexicon | None = None) -> None:
-        """lexicon: of the training data, for guided alignment; None: there is no such loss."""
+                 lexicon: Lexicon | None = None, teacher: Teacher | None = None) -> None:
+        """lexicon: of the training data, for guided alignment. teacher: on the model's device. None: there is no such loss."""
         self.optim, self.train, self.precision = optim, train, precision
         self.device = next(model.parameters()).device
         self.model = model  # the one that is trained: with FSDP a sharded copy
         lexicon = None if lexicon is None else lexicon.to(self.device)
-        self._loss = _Loss(model, train, lexicon)
+        self._loss = _Loss(model, train, lexicon, teacher)
         self._parallel: nn.Module = self._loss
         if world_size() > 1 and train.parallel == "fsdp":
             self.model = copy.deepcopy(model)
             layers = [*self.model.encoder, *self.model.decoder]
-            self._parallel = shard_module(_Loss(self.model, train, lexicon), layers, minutes=train.timeout_minutes)
+            self._parallel = shard_module(_Loss(self.model, train, lexicon, teacher), layers, minutes=train.timeout_minutes)
         elif world_size() > 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
@@ -84,7 +87,8 @@ class Updater:
         threads = one_process and self.device.type == "cpu" and not train.compile and not model.config.attention_dropout
         self._threads = Threads(torch.get_num_threads() if threads else 1)
         self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
-        self._sinusoidal = [module for module in self.model.modules() if isinstance(module, SinusoidalPositions)]
+        models = (self.model, *(() if teacher is None else teacher.models))
+        self._sinusoidal = [part for model in models for part in model.modules() if isinstance(part, SinusoidalPositions)]
         # Names the phases in a profile; a benchmark sets its own.
         self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
@@ -227,31 +231,45 @@ class Updater:
 class _Loss(nn.Module):
     """A batch's loss as the forward pass of one module, which data parallelism wraps."""
 
-    def __init__(self, model: Transformer, train: TrainConfig, lexicon: Lexicon | None = None) -> None:
+    def __init__(self, model: Transformer, train: TrainConfig, lexicon: Lexicon | None, teacher: Teacher | None) -> None:
         super().__init__()
         self.model, self.config, self.lexicon = model, train, lexicon
+        self.teacher = teacher  # no module: neither sharded nor trained
         self.guided = guided_head(model.config.decoder_layers)
 
     def forward(self, source: Tensor, target_in: Tensor, target_out: Tensor,
                 real: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return loss and likelihood, summed. real (B, T): the tokens to project; None: all, as counting waits for the GPU."""
-        passes, encodings = (self.config.passes, self.config.encodings) if self.model.training else (1, 1)
-        lexicon = self.lexicon if self.model.training else None
+        training = self.model.training
+        passes, encodings = (self.config.passes, self.config.encodings) if training else (1, 1)
+        lexicon, teacher = (self.lexicon, self.teacher) if training else (None, None)
         hidden, weights = self.model.hidden_and_weights(
             source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1),
-            weights_of=() if lexicon is None else self.guided.layers)
+            weights_of=() if lexicon is None else self.guided.layers,
+            kept=(_kept(source), _kept(target_in)) if self.config.sim_cut and training else (None, None))
         targets = target_out.flatten() if real is None else target_out[real]
         loss, nll = projected_cross_entropy(
             hidden, self.model.output.weight, targets, real=targets != PAD_ID if real is None else None, passes=passes,
             bias=self.model.output.bias, smoothing=self.config.label_smoothing, r_drop=self.config.r_drop,
-            sample=self.config.sampled_softmax if self.model.training else 0)
+            sim_cut=self.config.sim_cut, distillation=self.config.distillation,
+            teachers=() if teacher is None else teacher.projections(source, target_in, real),
+            sample=self.config.sampled_softmax if training else 0)
         if lexicon is not None:
             links = lexicon.agreement(source, target_out).repeat(passes, 1, 1)
             loss = loss + self.config.guided_alignment / passes * guidance(self.guided.mean(weights), links)
-        if self.config.span_penalty and self.model.training:
+        if self.config.span_penalty and training:
             spans = torch.cat([span for side in self.model.spans().values() for span in side])
             loss = loss + self.config.span_penalty * spans.mean() * (targets != PAD_ID).sum()
         return loss, nll
+
+
+def _kept(ids: Tensor) -> Tensor:
+    """Return what SimCut keeps of a batch (B, T): all tokens in the first pass, a random 95 % in the second, (2 B, T).
+
+    The ends of sentences stay, as in the authors' code.
+    """
+    cut = (random_fractions(ids.numel(), ids.device).view(ids.shape) < CUT) & (ids != BOS_ID) & (ids != EOS_ID)
+    return 1 - torch.cat([torch.zeros_like(cut), cut]).float()
 
 
 class Threads:

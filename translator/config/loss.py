@@ -1,0 +1,48 @@
+"""The options of the training loss: conf/train."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from translator.config.building import STRICT, Options, Share
+
+Weight = Annotated[float, Field(ge=0, le=1000)]
+Run = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LossConfig(Options):
+    """What training minimises."""
+    GROUP = "train."
+
+    label_smoothing: Share
+    r_drop: Weight = 0.0
+    r_drop_through: Literal["model", "decoder"] = "model"
+    sim_cut: Weight = 0.0
+    sampled_softmax: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    guided_alignment: Weight = 0.0
+    span_penalty: Weight = 0.0
+    teacher: Run | Annotated[tuple[Run, ...], Field(min_length=1)] | None = None
+    distillation: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+    def __post_init__(self) -> None:
+        self.require(not (self.r_drop and self.sim_cut), "sim_cut",
+                     "replaces train.r_drop: both compare two passes. Set one of them to 0.")
+
+    @property
+    def passes(self) -> int:
+        """How often each batch's targets go through the decoder: twice for R-Drop and SimCut."""
+        return 2 if self.r_drop or self.sim_cut else 1
+
+    @property
+    def encodings(self) -> int:
+        """How often a batch's sources go through the encoder."""
+        return 1 if self.r_drop and self.r_drop_through == "decoder" else self.passes
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The runs to learn from."""
+        return (self.teacher,) if isinstance(self.teacher, str) else self.teacher or ()

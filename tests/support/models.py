@@ -18,6 +18,7 @@ from translator.model.layers import DecoderLayer
 from translator.model.transformer import Transformer
 from translator.runtime.device import Precision
 from translator.text.tokenizer import PAD_ID, Tokenizer
+from translator.training.teacher import Teacher
 from translator.training.updater import Updater
 
 
@@ -60,11 +61,19 @@ def model_of_pairs(tokenizer: Tokenizer) -> Transformer:
 
 
 def updater_of(
-    *options: str, precision: Precision = Precision.FP32, device: torch.device | str = "cpu", **model: object
+    *options: str, precision: Precision = Precision.FP32, device: torch.device | str = "cpu", teacher: Teacher | None = None,
+    **model: object,
 ) -> Updater:
     """One of a random model of this configuration, with these options of training."""
     config = run_config("optim.lr=1e-3", *options)
-    return Updater(random_model(model_config(**model)).to(device), config.optim, config.train, precision=precision)
+    student = random_model(model_config(**model)).to(device)
+    return Updater(student, config.optim, config.train, precision=precision, teacher=teacher)
+
+
+def teacher_of(*seeds: int, vocab: int = 40) -> Teacher:
+    """Random models of another shape than `model_config()`."""
+    config = model_config(d_model=16, num_heads=2, norm="post", output_bias=True, dropout=0.5)
+    return Teacher([random_model(config, seed=seed, vocab=vocab) for seed in seeds], digest=f"of {seeds}")
 
 
 def causal_mask(query_length: int, key_length: int) -> Tensor:

@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from tests.support.configurations import model_config, run_config
 from tests.support.corpora import PAIRS
+from tests.support.models import teacher_of
 from translator.config.options import RunConfig
 from translator.data.preparation import Corpus
 from translator.runs.run_folder import RunFolder
@@ -53,7 +54,8 @@ def train_toy(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> None:
     corpus = small_corpus(tokenizer, validation=7)
     run = RunFolder(folder)
     broadcast_from_main(lambda: run.create(config, (tokenizer, tokenizer), {}))
-    Trainer(config, run, corpus, new_model(config, corpus), fake_translate, precision=Precision.FP32).fit()
+    teacher = teacher_of(5, vocab=len(tokenizer)) if config.train.teacher else None
+    Trainer(config, run, corpus, new_model(config, corpus), fake_translate, precision=Precision.FP32, teacher=teacher).fit()
 
 
 def fake_translate(texts: Any) -> list[str]:
@@ -62,7 +64,8 @@ def fake_translate(texts: Any) -> list[str]:
 
 def four_batches_an_update(**train: object) -> RunConfig:
     config = training_config(
-        accumulation=4, batch_tokens=130, max_updates=10, metric="loss", average="last", guided_alignment=0.3, **train)
+        accumulation=4, batch_tokens=130, max_updates=10, metric="loss", average="last", guided_alignment=0.3, teacher="any",
+        **train)
     # Adam divides tiny gradients by their own size, rounding and all: a larger eps leaves what is to be compared.
     optim = dataclasses.replace(config.optim, ema_decay=0.9, eps=1e-3)
     return dataclasses.replace(config, model=model_config(dropout=0.1), optim=optim)

@@ -43,7 +43,7 @@ from translator.training.validation import SAMPLE_TRANSLATIONS
 MAY_CHANGE = {
     "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
     "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.cuda_graphs", "train.parallel",
-    "train.timeout_minutes", "train.teacher"}  # the teacher is known by its weights
+    "train.timeout_minutes"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +171,10 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
     if saved.train.validate_every is None:  # imported, and not trained yet
         saved = with_train(saved, validate_every=config.train.validate_every, metric=config.train.metric)
     before, now = by_dotted_name(saved), by_dotted_name(config)
-    for option in now:
-        if before[option] != now[option] and not {option, option.split(".")[0]} & MAY_CHANGE:
+    moved = saved.train.teacher and config.train.teacher  # known by its weights
+    free = MAY_CHANGE | {"train.teacher"} if moved else MAY_CHANGE
+    for option in ("train.teacher", *now):  # first: it decides the vocabulary
+        if before[option] != now[option] and not {option, option.split(".")[0]} & free:
             raise UserError(f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}. Give the old "
                             "value to resume it, or choose another name=.")
     return config

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.models import batch_of, updater_of
+from tests.support.models import batch_of, teacher_of, updater_of
 from translator.runtime.device import OutOfMemory
 from translator.training import cuda_graphs as replay
 from translator.training import updater
@@ -166,6 +166,15 @@ def test_replayed_updates_are_those_asked_for_one_by_one(options, model, recorde
     assert len(recorded) == 5  # three batches, clipping, and the optimizers' step
     logits = [made.model.eval()(BATCHES[0].source, BATCHES[0].target_in) for made in (replayed, plain)]
     torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-4)
+
+
+def test_a_teacher_is_replayed_with_its_student(recorded):
+    plain = updater_of("train.sim_cut=1", teacher=teacher_of(5))
+    replayed = as_on_a_gpu(updater_of("train.sim_cut=1", teacher=teacher_of(5)))
+    assert_alike(steps_of(replayed), steps_of(plain))
+    assert len(recorded) == 5
+    tables = [part.table for part in replayed._sinusoidal]
+    assert len(tables) == 4  # of source and target, for both models: a longer one has other graphs
 
 
 def test_batches_are_of_few_shapes(recorded):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from translator.training import loss as loss_module
-from translator.training.loss import projected_cross_entropy
+from translator.training.loss import Projection, projected_cross_entropy
 
 SMOOTHINGS = [0.0, 0.1, 0.4]
 
@@ -64,6 +64,33 @@ def test_r_drop_averages_passes_and_adds_their_divergence(r_drop):
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, sum(definition(half, weight, targets, 0.0) for half in hidden.chunk(2)) / 2)
     torch.testing.assert_close(ours, torch.autograd.grad(expected, (hidden, weight)))
+
+
+@pytest.mark.parametrize("teachers", [0, 1, 2])
+@pytest.mark.parametrize(("r_drop", "sim_cut"), [(0.0, 0.0), (5.0, 0.0), (0.0, 3.0)])
+def test_distillation_and_divergences_are_those_of_their_papers(r_drop, sim_cut, teachers):
+    """With padding and biases. Both passes have the same teachers; SimCut scores the first pass only."""
+    hidden, weight, targets = example(tokens=26)
+    bias, targets, real = torch.randn(11, requires_grad=True), targets[:13], torch.rand(13) < 0.7
+    taught = [Projection(torch.randn(13, d), torch.randn(11, d), torch.randn(11) if d > 5 else None) for d in (5, 7)][:teachers]
+    loss, nll = projected_cross_entropy(
+        hidden, weight, targets, real=real, passes=2, bias=bias, smoothing=0.1, r_drop=r_drop, sim_cut=sim_cut,
+        teachers=taught, distillation=0.3)
+    q = 0.1 / 11 + 0.9 * F.one_hot(targets, 11)
+    if taught:
+        q = 0.7 * q + 0.3 * torch.stack([F.linear(*teacher).softmax(-1) for teacher in taught]).mean(0)
+    log_p1, log_p2 = (F.linear(hidden, weight, bias).log_softmax(-1) * real.repeat(2)[:, None]).chunk(2)
+    pairs = ((log_p2, log_p1), (log_p1, log_p2))
+    there, back = (F.kl_div(*pair, log_target=True, reduction="none")[real].sum() for pair in pairs)
+    entropies = [-(q * log_p).sum() for log_p in (log_p1, log_p2)]
+    correct = [log_p.gather(1, targets[:, None]).sum() for log_p in (log_p1, log_p2)]
+    expected, expected_nll = (sum(entropies) + r_drop * (there + back) / 2) / 2, -sum(correct) / 2
+    if sim_cut:
+        expected, expected_nll = entropies[0] + sim_cut * there, -correct[0]
+    torch.testing.assert_close((loss, nll), (expected, expected_nll))
+    wanted = (hidden, weight, bias)
+    for ours, theirs in zip(torch.autograd.grad(3 * loss, wanted), torch.autograd.grad(3 * expected, wanted), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("counting", [[True, False, True, True, False] * 2 + [True] * 3, [False] * 13], ids=["some", "none"])
@@ -125,8 +152,9 @@ def test_a_hopeless_word_costs_its_distance():
 def test_neither_figure_needs_the_logits_afterwards():
     hidden, weight, targets = example(tokens=40)
     kept: list[int] = []
+    teachers = [Projection(torch.randn(40, 5), torch.randn(11, 5), None)]
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        loss, nll = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+        loss, nll = projected_cross_entropy(hidden, weight, targets, smoothing=0.1, teachers=teachers, distillation=0.5)
     assert kept
     assert max(kept) <= max(hidden.numel(), weight.numel()) < hidden.size(0) * weight.size(0)
     assert loss.requires_grad

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from translator.training.loss import Sample, draw, projected_cross_entropy
+from translator.training.loss import Projection, Sample, draw, projected_cross_entropy
 
 
 @given(st.data())
@@ -53,7 +53,11 @@ def example() -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"smoothing": 0.2}, {"smoothing": 0.2, "r_drop": 2.0}, {"smoothing": 0.2, "bias": torch.linspace(-2, 2, 200)}], ids=str)
+    {}, {"smoothing": 0.2}, {"smoothing": 0.2, "r_drop": 2.0}, {"smoothing": 0.2, "bias": torch.linspace(-2, 2, 200)},
+    {"smoothing": 0.2, "sim_cut": 2.0},
+    {"teachers": [Projection(torch.eye(12, 5), torch.linspace(-2, 2, 1000).sin().view(200, 5), torch.linspace(2, -2, 200))],
+     "distillation": 0.7}],
+    ids=["plain", "smoothed", "R-Drop", "bias", "SimCut", "teacher"])
 def test_larger_samples_come_closer_to_the_full_loss(options):
     hidden, weight, targets = example()
 

@@ -169,8 +169,7 @@ def test_replayed_updates_are_those_asked_for_one_by_one(options, model, recorde
 
 
 def test_a_teacher_is_replayed_with_its_student(recorded):
-    plain = updater_of("train.sim_cut=1", teacher=teacher_of(5))
-    replayed = as_on_a_gpu(updater_of("train.sim_cut=1", teacher=teacher_of(5)))
+    plain, replayed = updater_of(teacher=teacher_of(5)), as_on_a_gpu(updater_of(teacher=teacher_of(5)))
     assert_alike(steps_of(replayed), steps_of(plain))
     assert len(recorded) == 5
     tables = [part.table for part in replayed._sinusoidal]

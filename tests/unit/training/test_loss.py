@@ -68,7 +68,7 @@ def test_r_drop_averages_passes_and_adds_their_divergence(r_drop):
 
 @pytest.mark.parametrize("teachers", [0, 1, 2])
 @pytest.mark.parametrize(("r_drop", "sim_cut"), [(0.0, 0.0), (5.0, 0.0), (0.0, 3.0)])
-def test_distillation_and_divergences_are_those_of_their_papers(r_drop, sim_cut, teachers):
+def test_teachers_and_divergences_match_their_definitions(r_drop, sim_cut, teachers):
     """With padding and biases. Both passes have the same teachers; SimCut scores the first pass only."""
     hidden, weight, targets = example(tokens=26)
     bias, targets, real = torch.randn(11, requires_grad=True), targets[:13], torch.rand(13) < 0.7

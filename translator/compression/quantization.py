@@ -52,7 +52,7 @@ def write_quantized(folder: RunFolder, output: Path) -> tuple[int, int]:
             if file.is_file() and not file.name.startswith(".") and any(fnmatch.fnmatch(file.name, own) for own in OWN):
                 shutil.copyfile(file, partial.path / file.name)
         save_tensors(partial.model_file, weights)
-        partial.write_config(dataclasses.replace(config, name=output.name, runs=str(output.parent)), INT8_FORMAT)
+        partial.write_config(dataclasses.replace(config, name=output.name), INT8_FORMAT)
         sizes = folder.model_file.stat().st_size, partial.model_file.stat().st_size
         partial.path.rename(output)
     return sizes

@@ -134,15 +134,19 @@ def test_vocabularies_must_be_one(run_folder, tokenizer, tmp_path):
     model = (other / "tokenizer.model").read_bytes()
     (other / "SHA256SUMS").unlink()
     (other / "tokenizer.model").write_bytes(model.replace(longest.encode(), longest[:-1].encode() + b"q"))
-    one, two = (load_teacher(student(tmp_path, f"train.teacher={run}"), CPU, None)[1] for run in (run_folder, other))
-    assert one is not None
-    with pytest.raises(UserError, match=r"train\.teacher=.*: its vocabulary does not match that of .*other\. Leave init out"):
-        load_teacher(student(tmp_path, f"train.teacher={run_folder}"), CPU, two)
-    with pytest.raises(UserError, match=r"does not match that of .*other\. Name runs"):
-        load_teacher(student(tmp_path, f"train.teacher=[{run_folder},{other}]"), CPU, one)
-    teacher, _ = load_teacher(student(tmp_path, f"train.teacher=[{run_folder},{run_folder}]"), CPU, one)
+    plain = student(tmp_path)
+
+    def taught_by(*runs: Path) -> RunConfig:
+        return dataclasses.replace(plain, train=dataclasses.replace(plain.train, teacher=tuple(map(str, runs))))
+
+    teacher, same = load_teacher(taught_by(run_folder, run_folder), CPU, None)
     assert teacher is not None
     assert len(teacher.models) == 2
+    _, another = load_teacher(taught_by(other), CPU, None)
+    with pytest.raises(UserError, match=r"train\.teacher=.*: its vocabulary does not match that of .*other\. Leave init out"):
+        load_teacher(taught_by(run_folder), CPU, another)
+    with pytest.raises(UserError, match=r"does not match that of .*other\. Name runs"):
+        load_teacher(taught_by(run_folder, other), CPU, same)
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -84,7 +84,7 @@ def test_named_metrics_are_the_only_ones_of_an_evaluation() -> None:
 def test_spbleu_counts_the_pieces_of_its_tokenizer(tokenizer, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", lambda *_: 1 / 0)
-    with pytest.raises(UserError, match=r"spbleu: its tokenizer could not be loaded.*Check the network, or copy the file"):
+    with pytest.raises(UserError, match=r"spbleu: its tokenizer could not be loaded.*Check the network, or copy"):
         metrics_for(REFERENCES, "de", ["spbleu"])
     model = tmp_path / "models" / "flores200sacrebleuspm"
     model.parent.mkdir(exist_ok=True)

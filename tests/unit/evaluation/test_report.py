@@ -134,8 +134,8 @@ def test_pictures_stand_beside_it_too(page):
             assert picture.convert("RGB").getcolors(2**24)[1:]  # more than a blank sheet
 
 
-def test_the_spans_of_heads_are_shown(run, tmp_path):
-    assert "Attention spans" not in words(run / "report" / "report.html")
+def test_the_spans_of_heads_are_shown(run, page, tmp_path):
+    assert "Attention spans" not in words(page)
     folder = RunFolder(shutil.copytree(run, tmp_path / "spans"))
     config = folder.load_config()
     model = dataclasses.replace(config.model, adaptive_span=12)

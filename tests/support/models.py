@@ -105,7 +105,10 @@ MODEL_VARIANTS = [
     {"adaptive_span": 2, "positions": "relative", "attention_gate": True},
     {"encoder_heads": [3, 1], "decoder_heads": [1, 2], "cross_heads": [2, 4], "positions": "rotary"},
     {"encoder_heads": [3, 1], "cross_heads": [2, 4], "head_width": 6, "attention": "additive", "attention_gate": True,
-     "adaptive_span": 2, "positions": "alibi"}]
+     "adaptive_span": 2, "positions": "alibi"},
+    {"decoder": "ssru"},
+    {"decoder": "ssru", "norm": "post"},
+    {"decoder": "ssru", "positions": "relative", "adaptive_span": 2, "encoder_window": 2}]
 
 
 def copy_layer_into_torch(ours: nn.Module, theirs: nn.Module) -> None:

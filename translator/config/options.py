@@ -138,6 +138,7 @@ class ModelConfig(HeadOptions):
     d_ff: Width
     norm: Literal["pre", "post"]
     activation: Literal["relu", "gelu", "silu", "swiglu"]
+    decoder: Literal["attention", "ssru"] = "attention"
     attention: Literal["dot", "additive"] = "dot"
     attention_gate: bool = False
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi"]
@@ -158,6 +159,8 @@ class ModelConfig(HeadOptions):
             windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
             self.require(not isinstance(windows, tuple) or len(windows) == layers, f"{side}_window",
                          f"does not have one window for each of model.{side}_layers={layers}")
+        self.require(self.decoder == "attention" or not any(self.windows("decoder")), "decoder_window",
+                     "needs model.decoder=attention. Set it to null for ssru.")
 
     def windows(self, side: Literal["encoder", "decoder"]) -> tuple[int | None, ...]:
         """Return the self-attention window of every layer on one side; None for a global layer."""

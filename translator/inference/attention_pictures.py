@@ -47,6 +47,8 @@ def draw_attentions(config: PlotAttentionConfig) -> None:
                   maps.cross, of_source, of_target)}
     images = {}
     for name, (title, weights, columns, rows) in pictures.items():
+        if not weights:  # an SSRU has none
+            continue
         panels = panels_of(weights, spans.get(name))
         heads = max(map(len, weights))
         images[folder / f"{name}.png"] = png(draw_attention(panels, columns, rows, columns=heads, title=title))

@@ -20,14 +20,14 @@ class AttentionMaps:
     """Weights of the heads H, layer by layer. Row t of T: what predicts target token t attended to; EOS is the last."""
 
     encoder: list[Tensor]  # (H, S, S)
-    decoder: list[Tensor]  # (H, T, T): column t is the token before target token t, BOS the first
+    decoder: list[Tensor]  # (H, T, T): column t is the token before target token t, BOS the first. Empty with SSRUs
     cross: list[Tensor]  # (H, T, S)
 
 
 @torch.no_grad()
 def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
     """Return the weights of `model`, in its present mode, for the ids of a pair, both with EOS."""
-    with _recorded([layer.self_attention for layer in (*model.encoder, *model.decoder)]) as weights:
+    with _recorded(model.self_attentions().values()) as weights:
         cross = cross_attention(model, source, target)
     layers = len(model.encoder)
     return AttentionMaps(weights[:layers], weights[layers:], cross)

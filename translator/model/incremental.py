@@ -27,6 +27,7 @@ from translator.model.kv_cache import KeyValueCache, Past, move_to_front
 from translator.model.layers import DecoderLayer
 from translator.model.positions import sum_biases
 from translator.model.source_parts import keys_values_in_parts, split_source
+from translator.model.ssru import SSRU, RecurrentState
 from translator.runtime.device import onednn, to_matmul_dtype
 
 
@@ -34,25 +35,34 @@ from translator.runtime.device import onednn, to_matmul_dtype
 class DecoderState:
     """What decoding step by step remembers of B sentences, with K hypotheses each."""
 
-    caches: list[KeyValueCache]  # one a layer
+    caches: list[KeyValueCache]  # one a layer, of self-attention
+    recurrent: list[RecurrentState]  # one a layer, of SSRUs
     memory: list[tuple[Tensor, Tensor]]  # one a layer: cross-attention's keys and values, (B, H, S, head width)
     bias: Tensor | None  # (B, 1, 1, S), hides padding of the source; None: no padding
     past: Past
     coverage: Tensor | None = None  # (B, K, S), the attention that each source token has had so far, if it is followed
 
+    @property
+    def layers(self) -> list[KeyValueCache | RecurrentState]:
+        """What each layer remembers of the tokens so far."""
+        return [*self.caches, *self.recurrent]
+
     def reorder(self, parents: Tensor) -> None:
         """Continue hypothesis parents[b, k] as hypothesis k of sentence b; parents (B, K) may change K."""
-        self.past.reorder(parents)
-        if (entries := self.past.drop_unseen()) is not None:
-            for cache in self.caches:
-                cache.keep(entries)
+        for recurrent in self.recurrent:
+            recurrent.reorder(parents)
+        if self.caches:
+            self.past.reorder(parents)
+            if (entries := self.past.drop_unseen()) is not None:
+                for cache in self.caches:
+                    cache.keep(entries)
         if self.coverage is not None:
             self.coverage = self.coverage.gather(1, parents[:, :, None].expand(-1, -1, self.coverage.size(2)))
 
     def select(self, sentences: Tensor) -> None:
         """Keep only these sentences (B',), in this order."""
-        for cache in self.caches:
-            cache.select(sentences)
+        for layer in self.layers:
+            layer.select(sentences)
         for keys_values in self.memory:
             move_to_front(keys_values, sentences)
         self.memory = [(keys[: len(sentences)], values[: len(sentences)]) for keys, values in self.memory]
@@ -78,12 +88,18 @@ class IncrementalDecoder(nn.Module):
         self.eval()
         own = self.projection()
         self.output = linear_of(pad_outputs(own.weight), None if own.bias is None else pad_outputs(own.bias))
-        for layer in (*self.encoder, *self.decoder):
-            join_maps(layer.self_attention, "W_q", "W_k", "W_v")
-            layer.self_attention.window = layer.self_attention.reach()
+        for attention in self.self_attentions().values():
+            join_maps(attention, "W_q", "W_k", "W_v")
+            attention.window = attention.reach()
         for layer in self.decoder:
             join_maps(layer.cross_attention, "W_k", "W_v")
         return self
+
+    def self_attentions(self) -> dict[str, MultiHeadAttention]:
+        """Return every layer's self-attention by the layer's name, as encoder.0. A decoder of SSRUs has none."""
+        return {
+            f"{side}.{number}": layer.self_attention for side in ("encoder", "decoder")
+            for number, layer in enumerate(getattr(self, side)) if isinstance(layer.self_attention, MultiHeadAttention)}
 
     def projection(self) -> nn.Linear:
         """Return the output projection as a layer of its own, (N, D) -> (N, V)."""
@@ -94,7 +110,8 @@ class IncrementalDecoder(nn.Module):
         """Return the state before the first step, one hypothesis a sentence: memory (B, S, D), mask (B, S) of real tokens."""
         real, parts = keys_mask(mask), split_source(mask)
         return DecoderState(
-            caches=[KeyValueCache() for _ in self.decoder],
+            caches=[KeyValueCache() for layer in self.decoder if isinstance(layer.self_attention, MultiHeadAttention)],
+            recurrent=[layer.self_attention.start(len(mask)) for layer in self.decoder if isinstance(layer.self_attention, SSRU)],
             memory=[keys_values_in_parts(layer.cross_attention, memory, parts) for layer in self.decoder],
             bias=None if real is None else additive_mask(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)
@@ -110,7 +127,7 @@ class IncrementalDecoder(nn.Module):
             state.past.append(tokens.size(1))
             x: Tensor = self.target_embedding(rows.pack(tokens)[:, None], start=position)[:, 0]  # (N, D)
             aligned = () if state.coverage is None else self.alignment_heads.layers
-            for number, (layer, cache, memory) in enumerate(zip(self.decoder, state.caches, state.memory, strict=True)):
+            for number, (layer, cache, memory) in enumerate(zip(self.decoder, state.layers, state.memory, strict=True)):
                 x, weights = layer_step(
                     layer, x, rows, cache, state.past, memory, state.bias, need_weights=number in aligned)
                 if weights is not None and state.coverage is not None:
@@ -126,11 +143,15 @@ class IncrementalDecoder(nn.Module):
 
 
 def layer_step(
-    layer: DecoderLayer, x: Tensor, rows: ActiveHypotheses, cache: KeyValueCache, past: Past, memory: tuple[Tensor, Tensor],
-    bias: Tensor | None, *, need_weights: bool = False,
+    layer: DecoderLayer, x: Tensor, rows: ActiveHypotheses, cache: KeyValueCache | RecurrentState, past: Past,
+    memory: tuple[Tensor, Tensor], bias: Tensor | None, *, need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `DecoderLayer.forward` for the newest tokens, x (N, D) -> (N, D); weights (B, H, K, S) on request."""
-    y = self_attention_step(layer.self_attention, layer.around_self.enter(x), rows, cache, past)
+    entered = layer.around_self.enter(x)
+    if isinstance(cache, RecurrentState):
+        y = layer.self_attention.step(entered, rows, cache)
+    else:
+        y = self_attention_step(layer.self_attention, entered, rows, cache, past)
     x = layer.around_self.leave(x, y)
     y, weights = cross_attention_step(
         layer.cross_attention, layer.around_cross.enter(x), rows, memory, bias, need_weights=need_weights)

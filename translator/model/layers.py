@@ -6,7 +6,7 @@ Vaswani et al. 2017, sections 3.1 and 3.3. Shapes: B batch, S source length, T t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from translator.model.attention import MultiHeadAttention
 from translator.model.cpu_operations import dropout
 from translator.model.positions import AdaptiveSpan, build_positions
 from translator.model.scores import build_score
+from translator.model.ssru import SSRU
 from translator.runtime.device import to_matmul_dtype
 
 
@@ -102,13 +103,14 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention over the target, cross-attention to the encoder's output, then feed-forward."""
+    """Causal self-attention (or an SSRU) over the target, cross-attention to the encoder's output, then feed-forward."""
 
     def __init__(self, config: ModelConfig, window: int | None, cross_heads: int | None = None) -> None:
         """cross_heads: heads of the cross-attention, by default as many as of the self-attention."""
         super().__init__()
         cross = config if cross_heads is None else config.with_heads(cross_heads)
-        self.self_attention = _self_attention(config, causal=True, window=window)
+        self.self_attention: Any = (  # MultiHeadAttention or SSRU
+            SSRU(config.d_model) if config.decoder == "ssru" else _self_attention(config, causal=True, window=window))
         self.cross_attention = MultiHeadAttention(
             cross.d_model, cross.num_heads, head_width=cross.d_k, dropout=cross.attention_dropout, score=build_score(cross),
             gate=cross.attention_gate)

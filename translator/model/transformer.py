@@ -111,8 +111,8 @@ class Transformer(IncrementalDecoder):
         """Return the spans (H,) that self-attention of each layer has learned, in tokens, by side; empty without such spans."""
         if self.config.adaptive_span is None:
             return {}
-        return {side: [layer.self_attention.span.spans() for layer in getattr(self, side)]
-                for side in ("encoder", "decoder")}
+        sides = ("encoder", "decoder") if self.config.decoder == "attention" else ("encoder",)
+        return {side: [layer.self_attention.span.spans() for layer in getattr(self, side)] for side in sides}
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return logits for the token after each of target (B, T), given source (B, S): (B, T, V)."""

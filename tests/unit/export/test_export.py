@@ -186,7 +186,7 @@ def without_markers(ids: list[int]) -> list[int]:
       for write in (to_ctranslate2.specification, to_huggingface.stock_model)
       for option, value in (
           ("attention", "additive"), ("attention_gate", True), ("positions", "alibi"), ("adaptive_span", 8),
-          ("head_width", 6), ("cross_heads", [5, 1])))])
+          ("head_width", 6), ("cross_heads", [5, 1]), ("decoder", "ssru")))])
 def test_what_cannot_be_expressed_is_refused_by_name(write, changes, option):
     sizes = (40, 40, 100) if write is to_huggingface.stock_model else (100,)
     with pytest.raises(UserError, match=re.escape(option)):

@@ -33,7 +33,8 @@ def test_what_is_packed_comes_back_to_its_place(chosen: list[int] | None) -> Non
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"positions": "learned"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"}])
+    "changes", [{}, {"positions": "learned"}, {"positions": "relative", "decoder_window": 3}, {"norm": "post"},
+                {"decoder": "ssru"}])
 def test_step_of_active_hypotheses_equals_step_of_all(changes: dict[str, object]) -> None:
     model = random_model(model_config(**changes))
     source = torch.randint(4, 40, (3, 6))

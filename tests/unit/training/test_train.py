@@ -16,7 +16,8 @@ from translator.runtime.errors import UserError
 
 @pytest.mark.parametrize("options", [
     [], ["model.positions=alibi", "model.attention_gate=true", "train.keep=[chrf++]"],
-    ["model.attention=additive", "model.adaptive_span=4", "train.span_penalty=0.01"]])
+    ["model.attention=additive", "model.adaptive_span=4", "train.span_penalty=0.01"],
+    ["model.decoder=ssru", "model.positions=rotary"]])
 def test_train_returns_its_outcome_and_the_run_folder(options, tmp_path, monkeypatch):
     monkeypatch.setattr("translator.training.train.tune_cpu", lambda **_: None)  # it would last for all tests after this
     data = write_pairs(tmp_path / "pairs.tsv", PAIRS)

@@ -33,7 +33,8 @@ def head_importance(model: Transformer, batches: Iterable[Batch]) -> Importance:
     """
     model.requires_grad_(False)
     attentions = {
-        kind: [getattr(layer, part) for layer in getattr(model, side)] for kind, (side, part) in ATTENTIONS.items()}
+        kind: [getattr(layer, part) for layer in getattr(model, side)] for kind, (side, part) in ATTENTIONS.items()
+        if kind != "decoder" or model.config.decoder == "attention"}  # an SSRU has no heads
     sums = {kind: [torch.zeros(each.num_heads) for each in of_layers] for kind, of_layers in attentions.items()}
     device = next(model.parameters()).device
     for batch in batches:

@@ -159,8 +159,10 @@ class ModelConfig(HeadOptions):
             windows, layers = getattr(self, f"{side}_window"), getattr(self, f"{side}_layers")
             self.require(not isinstance(windows, tuple) or len(windows) == layers, f"{side}_window",
                          f"does not have one window for each of model.{side}_layers={layers}")
-        self.require(self.decoder == "attention" or not any(self.windows("decoder")), "decoder_window",
-                     "needs model.decoder=attention. Set it to null for ssru.")
+        of_attention = {"decoder_window": any(self.windows("decoder")), "decoder_heads": self.decoder_heads is not None}
+        for option, given in of_attention.items():
+            self.require(self.decoder == "attention" or not given, option,
+                         "needs model.decoder=attention. Set it to null for ssru.")
 
     def windows(self, side: Literal["encoder", "decoder"]) -> tuple[int | None, ...]:
         """Return the self-attention window of every layer on one side; None for a global layer."""

@@ -172,6 +172,9 @@ def _save_tokenizer(source: Tokenizer, target: Tokenizer, longest: int, folder: 
             str(folder / "source.spm"), str(folder / "target.spm"), _save_vocabulary(source, folder / "vocab.json"),
             _save_vocabulary(target, folder / "target_vocab.json"), separate_vocabs=True, **options)
     tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config.pop("extra_special_tokens", None)  # an empty list, for which transformers 4 and optimum refuse the tokenizer
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def _save_vocabulary(tokenizer: Tokenizer, path: Path) -> str:

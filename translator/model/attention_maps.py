@@ -27,7 +27,7 @@ class AttentionMaps:
 @torch.no_grad()
 def attention_maps(model: Transformer, source: Sequence[int], target: Sequence[int]) -> AttentionMaps:
     """Return the weights of `model`, in its present mode, for the ids of a pair, both with EOS."""
-    with _recorded(model.self_attentions().values()) as weights:
+    with _recorded(model.self_attentions()) as weights:
         cross = cross_attention(model, source, target)
     layers = len(model.encoder)
     return AttentionMaps(weights[:layers], weights[layers:], cross)

@@ -88,18 +88,17 @@ class IncrementalDecoder(nn.Module):
         self.eval()
         own = self.projection()
         self.output = linear_of(pad_outputs(own.weight), None if own.bias is None else pad_outputs(own.bias))
-        for attention in self.self_attentions().values():
+        for attention in self.self_attentions():
             join_maps(attention, "W_q", "W_k", "W_v")
             attention.window = attention.reach()
         for layer in self.decoder:
             join_maps(layer.cross_attention, "W_k", "W_v")
         return self
 
-    def self_attentions(self) -> dict[str, MultiHeadAttention]:
-        """Return every layer's self-attention by the layer's name, as encoder.0. A decoder of SSRUs has none."""
-        return {
-            f"{side}.{number}": layer.self_attention for side in ("encoder", "decoder")
-            for number, layer in enumerate(getattr(self, side)) if isinstance(layer.self_attention, MultiHeadAttention)}
+    def self_attentions(self) -> list[MultiHeadAttention]:
+        """Return every layer's self-attention, the encoder's first. A decoder of SSRUs has none."""
+        parts = [layer.self_attention for layer in (*self.encoder, *self.decoder)]
+        return [part for part in parts if isinstance(part, MultiHeadAttention)]
 
     def projection(self) -> nn.Linear:
         """Return the output projection as a layer of its own, (N, D) -> (N, V)."""
@@ -111,7 +110,7 @@ class IncrementalDecoder(nn.Module):
         real, parts = keys_mask(mask), split_source(mask)
         return DecoderState(
             caches=[KeyValueCache() for layer in self.decoder if isinstance(layer.self_attention, MultiHeadAttention)],
-            recurrent=[layer.self_attention.start(len(mask)) for layer in self.decoder if isinstance(layer.self_attention, SSRU)],
+            recurrent=[RecurrentState(memory) for layer in self.decoder if isinstance(layer.self_attention, SSRU)],
             memory=[keys_values_in_parts(layer.cross_attention, memory, parts) for layer in self.decoder],
             bias=None if real is None else additive_mask(real), past=Past(mask.device),
             coverage=torch.zeros(len(mask), 1, mask.size(1), device=mask.device) if follow_coverage else None)

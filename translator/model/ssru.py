@@ -22,7 +22,6 @@ class SSRU(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.d_model = d_model
         self.joined = nn.Linear(d_model, 2 * d_model)  # W_f, then W
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
@@ -35,10 +34,6 @@ class SSRU(nn.Module):
         forget, new = self.joined(to_matmul_dtype(x)).float().chunk(2, dim=-1)
         return forget.sigmoid(), new
 
-    def start(self, sentences: int) -> RecurrentState:
-        """Return the state before the first step."""
-        return RecurrentState(torch.zeros(sentences, 1, self.d_model, device=self.joined.weight.device))
-
     def step(self, x: Tensor, rows: ActiveHypotheses, state: RecurrentState) -> Tensor:
         """Compute `forward` for the newest tokens, x (N, D) -> (N, D), and update the state."""
         forget, new = self.project(x)
@@ -50,8 +45,9 @@ class SSRU(nn.Module):
 class RecurrentState:
     """One layer's c of every hypothesis, (B, K, D)."""
 
-    def __init__(self, held: Tensor) -> None:
-        self.held = held
+    def __init__(self, memory: Tensor) -> None:
+        """Begin with zeros: memory (B, S, D)."""
+        self.held = torch.zeros(len(memory), 1, memory.size(2), device=memory.device)
 
     def reorder(self, parents: Tensor) -> None:
         """Continue hypothesis parents[b, k] as hypothesis k of sentence b; parents (B, K) may change K."""
@@ -64,7 +60,7 @@ class RecurrentState:
         self.held = self.held[: len(sentences)]
 
 
-@torch.compiler.disable  # a compiler would unroll the loop anew for each length
+@torch.compiler.disable  # a compiler would unroll the loop again for each length
 def recur(forget: Tensor, new: Tensor) -> Tensor:
     """Return every c_t = f_t * c_{t-1} + (1 - f_t) * new_t with c_0 = 0: forget, new (B, T, D) -> (B, T, D).
 

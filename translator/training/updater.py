@@ -23,6 +23,7 @@ from translator.data.batching import Batch
 from translator.data.lexicon import Lexicon
 from translator.model.positions import SinusoidalPositions
 from translator.model.transformer import Transformer
+from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
 from translator.runtime.seeds import random_fractions, seed_thread
@@ -89,6 +90,7 @@ class Updater:
         self.optimizers = build_optimizers(self.model, optim, precision=precision, capturable=replay)
         models = (self.model, *(() if teacher is None else teacher.models))
         self._sinusoidal = [part for model in models for part in model.modules() if isinstance(part, SinusoidalPositions)]
+        self._has_fit = False
         # Names the phases in a profile; a benchmark sets its own.
         self.phase: Callable[[str], AbstractContextManager[object]] = record_function
 
@@ -107,6 +109,7 @@ class Updater:
                     self._run(self._apply_gradients, torch.tensor(rate, dtype=torch.float64))
                 self.scaler.update()
                 self._zero_gradients()
+            self._has_fit = True
             total_loss, total_nll = sum_over_processes(*losses)
             return Step(tokens, total_loss / tokens, total_nll / tokens, gradient_norm, rate)
 
@@ -124,15 +127,24 @@ class Updater:
             self._recordings.forget()
 
     def _gradients(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
-        """Accumulate the gradients of an update of this many tokens; return the summed losses."""
+        """Accumulate the gradients of an update of this many tokens; return the summed losses.
+
+        When memory runs out, CUDA graphs make room, and then batches are halved; in the first update they are too large.
+        """
         try:
             return self._accumulate(batches, tokens)
         except torch.OutOfMemoryError:
-            if not self._recordings:
+            halves = [half for batch in batches for half in batch.parts(min(2, len(batch.source)))]
+            may_halve = self._has_fit and world_size() == 1 and len(halves) > len(batches)
+            if not (self._recordings or may_halve):
                 raise
-        self._recordings.give_up()
         self._zero_gradients()
-        return self._accumulate(batches, tokens)
+        if self._recordings:
+            self._recordings.give_up()
+            return self._gradients(batches, tokens)
+        log(f"warning: out of memory: this update is computed in {len(halves)} smaller batches")
+        torch.cuda.empty_cache()
+        return self._gradients(halves, tokens)
 
     def _accumulate(self, batches: Sequence[Batch], tokens: int) -> tuple[Tensor, Tensor]:
         loss = nll = torch.zeros((), device=self.device)

@@ -20,7 +20,7 @@ from translator.runtime.device import OutOfMemory
 from translator.training import cuda_graphs as replay
 from translator.training import updater
 from translator.training.cuda_graphs import Recordings, Work
-from translator.training.updater import Step, Updater
+from translator.training.updater import Step, Threads, Updater
 
 CPU = torch.device("cpu")
 
@@ -236,3 +236,24 @@ def test_recordings_make_room_for_what_is_asked_for_one_by_one(monkeypatch, caps
     monkeypatch.setattr(made, "_add_gradients", always_short)
     with pytest.raises(OutOfMemory, match=r"train\.batch_tokens"):
         made.step(BATCHES, 1e-3)
+
+
+def test_a_batch_short_of_memory_is_halved_after_the_first(monkeypatch, capsys):
+    plain, made = updater_of(), updater_of()
+    work, most = made._add_gradients, len(BATCHES[0].source) // 2
+
+    def short_of_memory(source: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        results = work(source, *others)  # what it has left by then must not count
+        if len(source) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return results
+
+    monkeypatch.setattr(made, "_threads", Threads(1))
+    monkeypatch.setattr(made, "_add_gradients", short_of_memory)
+    with pytest.raises(OutOfMemory, match=r"train\.batch_tokens"):
+        made.step(BATCHES, 1e-3)
+    made._zero_gradients()
+    small = batch_of((3, 4))
+    assert_alike([made.step([batches], 1e-3) for batches in (small, *BATCHES)], [
+        plain.step([batches], 1e-3) for batches in (small, *BATCHES)])
+    assert "smaller batches" in capsys.readouterr().err

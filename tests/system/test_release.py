@@ -18,7 +18,7 @@ from tests.support.commands import assert_user_error
 from tests.support.paths import ROOT
 from translator.inference.planning import TrainingStatistics
 from translator.inference.translator import Translator
-from translator.runs.run_folder import FORMAT, RunFolder
+from translator.runs.run_folder import INT8_FORMAT, RunFolder
 from translator.runtime.errors import UserError
 
 RELEASE = ROOT / "tests" / "release-1"
@@ -64,7 +64,7 @@ def copy(tmp_path: Path) -> Path:
 
 def test_a_later_format_is_refused_by_its_number(script, copy):
     config = copy / "config.yaml"
-    later = FORMAT + 1
+    later = INT8_FORMAT + 1
     config.write_text(config.read_text().replace("format: 1\n", f"format: {later}\n"))
     with pytest.raises(UserError, match=rf"format {later}.*Update") as caught:
         Translator(copy)

@@ -60,7 +60,6 @@ class RecurrentState:
         self.held = self.held[: len(sentences)]
 
 
-@torch.compiler.disable  # a compiler would unroll the loop again for each length
 def recur(forget: Tensor, new: Tensor) -> Tensor:
     """Return every c_t = f_t * c_{t-1} + (1 - f_t) * new_t with c_0 = 0: forget, new (B, T, D) -> (B, T, D).
 

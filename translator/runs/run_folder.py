@@ -35,7 +35,7 @@ from translator.config.building import build, read_yaml, to_yaml
 from translator.config.options import ModelConfig, RunConfig
 from translator.data.lexicon import Lexicon
 from translator.model.alignment_heads import AlignmentHeads
-from translator.model.weights import dequantise, is_int8
+from translator.model.weights import dequantise
 from translator.runs.checkpoint import Checkpoints
 from translator.runtime.atomic_files import Weights, load_tensors, read_plain, require_no_link, save_tensors, write_bytes
 from translator.runtime.console import log
@@ -194,7 +194,8 @@ class RunFolder:
 
     def has_int8_weights(self) -> bool:
         """Return whether `make quantize` wrote the weights."""
-        return self.model_file.is_file() and is_int8(self.load_weights(stored=True))
+        values = read_yaml(self.config_file) if self.config_file.is_file() else None
+        return isinstance(values, dict) and values.get("format") == INT8_FORMAT
 
     def best(self, metric: str) -> RunFolder:
         """Return the run folder of the best checkpoint by a metric."""

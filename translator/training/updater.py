@@ -22,6 +22,7 @@ from translator.config.options import OptimConfig, TrainConfig
 from translator.data.batching import Batch
 from translator.data.lexicon import Lexicon
 from translator.model.positions import SinusoidalPositions
+from translator.model.ssru import SSRU
 from translator.model.transformer import Transformer
 from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory
@@ -77,6 +78,9 @@ class Updater:
                 warnings.simplefilter("ignore", FutureWarning)  # of the option's new name, which PyTorch 2.11 does not know
                 self._parallel = DistributedDataParallel(self._loss, broadcast_buffers=False)
         if train.compile:
+            for part in self.model.modules():
+                if isinstance(part, SSRU):  # whose loop would be unrolled again for each length
+                    part.forward = torch.compiler.disable(part.forward)  # type: ignore[method-assign]
             for layer in (*self.model.encoder, *self.model.decoder):  # layers of one kind share the compiled code
                 layer.compile(dynamic=True)
             torch.compiler.set_stance("force_eager")  # only updates run compiled: a validation is too short to pay

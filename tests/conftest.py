@@ -105,7 +105,7 @@ def script() -> Script:
     ) -> subprocess.CompletedProcess[bytes]:
         wanted = os.environ | environment
         changed = {name for name in before | wanted if before.get(name) != wanted.get(name)}
-        if all(name.startswith(("PYTEST_", "TRANSLATE_")) for name in changed):
+        if all(name.startswith(("PYTEST_", "TRANSLATE_", "TORCHINDUCTOR_")) for name in changed):  # PyTorch sets the last
             return run_script(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})
         return subprocess.run(  # libraries read their variables as they are imported
             [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options], input=stdin, capture_output=True,

@@ -23,6 +23,7 @@ from translator.data.cleaning import READ_ROWS
 from translator.data.preparation import SIDES, Corpus, prepare
 from translator.evaluation.held_out import data_of
 from translator.inference.shortlist_learning import write_shortlist
+from translator.inference.teaching import training_splits
 from translator.runs.plots import draw_heads, png
 from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
 from translator.runtime.atomic_files import read_plain, require_writable, sole_user, write_bytes
@@ -87,13 +88,15 @@ def _corpus(folder: RunFolder, options: RunConfig, tokenizers: Tokenizers, confi
         return None
     if options.data.window is not None and config.vocabulary == "used":
         raise UserError("vocabulary=used: data.window read this run's data as a stream, which is not kept. Set vocabulary=all.")
-    corpus = _prepared(folder, options, None if options.init is None else tokenizers)
+    corpus = _prepared(folder, options, None if options.own_vocabulary else tokenizers)
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     return corpus
 
 
 def _prepared(folder: RunFolder, options: RunConfig, tokenizers: Tokenizers | None) -> Corpus:
-    return prepare(data_of(folder), options.tokenizer, max_tokens=options.longest_pair(), tokenizers=tokenizers)
+    data = data_of(folder)
+    return prepare(data, options.tokenizer, max_tokens=options.longest_pair(), tokenizers=tokenizers,
+                   splits=training_splits(data, "auto"))
 
 
 def _some_batches(corpus: Corpus) -> Iterator[Batch]:

@@ -360,8 +360,7 @@ class RunConfig(Options):
                      "has no meaning with data.window. Set it to null, and train.max_updates or train.max_minutes.")
         self.require(self.search.shortlist == 0, "search.shortlist",
                      "is for a trained model: `make shortlist` learns one. Leave it 0 in training.")
-        given = self.init is not None or self.train.teacher is not None
-        self.require(given or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
+        self.require(not self.own_vocabulary or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
                      "tokenizer.source_tag", "and tokenizer.target_tag are for a model that init names")
         self.require(not self.tokenizer.placeholders or self.data.augment.placeholders > 0, "tokenizer.placeholders",
                      "need training. Set data.augment.placeholders above 0, or tokenizer.placeholders=0.")
@@ -371,6 +370,11 @@ class RunConfig(Options):
                      "cannot see spans that are in shards. Set train.parallel=ddp, or leave it 0.")
         self.require(self.tokenizer.joint or self.model.tied != "all", "model.tied",
                      "all needs one vocabulary for both sides. Set tokenizer.joint=true, or model.tied=target.")
+
+    @property
+    def own_vocabulary(self) -> bool:
+        """Whether the vocabulary is made from the training data, not taken from another model."""
+        return self.init is None and self.train.teacher is None
 
     def longest_pair(self, batch_tokens: int | None = None) -> int:
         """Return the most tokens on a side of a training pair that fit into a batch and have positions."""

@@ -24,9 +24,9 @@ def write_shortlist(folder: RunFolder, data: DataConfig) -> None:
     if "splits" not in folder.load_report():
         raise UserError(
             f"{folder.path}: its data_report.json has no training data, as after an import. Fine-tune it with init= first.")
-    own_vocabulary = config.init is None  # then the cache has the tokenised data of its training
+    given = None if config.own_vocabulary else tokenizers  # the cache then has the tokenised data of its training
     corpus = prepare(
-        data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=None if own_vocabulary else tokenizers,
+        data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=given,
         splits=training_splits(data, "auto"))
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)

@@ -122,3 +122,5 @@ def test_a_student_is_taught_by_one_command(script, tmp_path, teacher_of_files, 
     assert translated.returncode == 0, translated.stderr.decode()
     assert translated.stdout.count(b"\n") == 2
     assert BACK_TRANSLATED.encode() not in translated.stdout
+    pruned = script("prune", f"run={student.path}", "heads=0.1", "device=cpu")  # for which it finds its data again
+    assert pruned.returncode == 0, pruned.stderr.decode()

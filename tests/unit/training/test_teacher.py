@@ -17,6 +17,7 @@ from tests.support.models import batch_of, teacher_of, updater_of
 from tests.support.trainings import small_corpus, training_config
 from translator.config.options import RunConfig
 from translator.data.batching import Batch
+from translator.inference.shortlist_learning import write_shortlist
 from translator.model.transformer import Transformer
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
@@ -120,6 +121,7 @@ def test_a_student_takes_its_teachers_vocabulary(run_folder, tmp_path):
     teacher = shutil.copytree(run_folder, tmp_path / "teacher")
     run = train(student(tmp_path, f"train.teacher={teacher}"))
     assert (run.folder.path / "tokenizer.model").read_bytes() == (teacher / "tokenizer.model").read_bytes()
+    write_shortlist(run.folder, run.folder.load_config().data)  # for which it finds its data again
     moved = teacher.rename(tmp_path / "moved")
     assert train(student(tmp_path, f"train.teacher={moved}")).outcome == run.outcome
     with pytest.raises(UserError, match=r"train\.teacher=None: .* was started with"):

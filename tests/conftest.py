@@ -90,8 +90,9 @@ def reverse_folder(trained_folder, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _heeding_ctrl_c() -> None:
-    """Shells start background jobs with SIGINT ignored; the scripts under test would inherit that and not stop."""
+    """Heed what shells ignore in background jobs, and nohup: the scripts under test would inherit that and not stop."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +106,8 @@ def script() -> Script:
     ) -> subprocess.CompletedProcess[bytes]:
         wanted = os.environ | environment
         changed = {name for name in before | wanted if before.get(name) != wanted.get(name)}
-        if all(name.startswith(("PYTEST_", "TRANSLATE_", "TORCHINDUCTOR_")) for name in changed):  # PyTorch sets the last
+        ours = ("PYTEST_", "TRANSLATE_", "ONEDNN_", "TORCHINDUCTOR_")  # the last two are set as a program runs
+        if all(name.startswith(ours) for name in changed):
             return run_script(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})
         return subprocess.run(  # libraries read their variables as they are imported
             [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options], input=stdin, capture_output=True,

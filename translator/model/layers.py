@@ -106,7 +106,7 @@ class DecoderLayer(nn.Module):
     """Causal self-attention (or an SSRU) over the target, cross-attention to the encoder's output, then feed-forward."""
 
     def __init__(self, config: ModelConfig, window: int | None, cross_heads: int | None = None) -> None:
-        """cross_heads: heads of the cross-attention, by default as many as of the self-attention."""
+        """cross_heads: heads of the cross-attention; None: the same number as in self-attention."""
         super().__init__()
         cross = config if cross_heads is None else config.with_heads(cross_heads)
         self.self_attention: Any = (  # MultiHeadAttention or SSRU

@@ -21,6 +21,9 @@ STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 Whole = Annotated[int, Field(ge=0, lt=2**31)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+UpTo1000 = Annotated[float, Field(ge=0, le=1000)]
+Run = Annotated[str, Field(min_length=1)]
+Runs = Run | Annotated[tuple[Run, ...], Field(min_length=1)] | None  # a run folder, or an ensemble
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -7,10 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.building import STRICT, Options, Share
-
-Weight = Annotated[float, Field(ge=0, le=1000)]
-Run = Annotated[str, Field(min_length=1)]
+from translator.config.building import STRICT, Options, Runs, Share, UpTo1000
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -19,13 +16,13 @@ class LossConfig(Options):
     GROUP = "train."
 
     label_smoothing: Share
-    r_drop: Weight = 0.0
+    r_drop: UpTo1000 = 0.0
     r_drop_through: Literal["model", "decoder"] = "model"
-    sim_cut: Weight = 0.0
+    sim_cut: UpTo1000 = 0.0
     sampled_softmax: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    guided_alignment: Weight = 0.0
-    span_penalty: Weight = 0.0
-    teacher: Run | Annotated[tuple[Run, ...], Field(min_length=1)] | None = None
+    guided_alignment: UpTo1000 = 0.0
+    span_penalty: UpTo1000 = 0.0
+    teacher: Runs = None
     distillation: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.augmentation import AugmentConfig
-from translator.config.building import STRICT, Count, Options, Share, Whole
+from translator.config.building import STRICT, Count, Options, Share, UpTo1000, Whole
 from translator.config.heads import HeadOptions, Width
 from translator.config.languages import is_tag, tag_of
 from translator.config.loss import LossConfig
@@ -37,7 +37,6 @@ Beam = Annotated[int, Field(ge=1, le=5000)]
 Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenCount = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
-UpTo1000 = Annotated[float, Field(ge=0, le=1000)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
 MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]

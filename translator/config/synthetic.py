@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.building import STRICT, Options
+from translator.config.building import STRICT, Options, Run, Runs
 
-Run = Annotated[str, Field(min_length=1)]
-Runs = Run | Annotated[tuple[Run, ...], Field(min_length=1)] | None  # a run folder, or an ensemble
 OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
 

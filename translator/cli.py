@@ -1,32 +1,96 @@
-"""The frame of every script: Hydra composes the options of conf/, and one function of the package does the work."""
+"""The commands of the shell: Hydra composes the options of conf/, and one function of the package does the work."""
 
 from __future__ import annotations
 
 from translator.runtime.script import one_line_errors
 
-from collections.abc import Callable
+import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from translator.runtime.errors import UserError, no_such_option
 
-from translator.config.building import Config, from_hydra, named_options
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
+PACKAGE = Path(__file__).resolve().parent
+# A wheel holds conf/ inside the package.
+CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
 
 
-def run_script(work: Callable[[Config], object], options: type[Config], name: str) -> None:
-    """Do the work of a command with the options that conf/`name`.yaml and the command line make."""
-    @hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)
+class Command(NamedTuple):
+    """A command of the shell."""
+
+    help: str
+    work: str  # module:function of the package, which takes the options
+    config: str  # the file of conf/ with its options
+    takes_named: bool = False  # its argument `named` gets the names of the options given
+
+
+# To add one: its function, its options in conf/ and config/commands.py, and a line here and in the Makefile.
+COMMANDS = {
+    "train": Command(
+        "Train a model, or resume", "training.train:train", "train", takes_named=True),
+    "data-report": Command(
+        "Show which rows cleaning drops, and why, before training", "data.report:report_data", "data_report"),
+    "import": Command(
+        "Make a run folder of init=..., Marian (OPUS-MT) or M2M-100 weights", "pretrained.loading:import_run", "train",
+        takes_named=True),
+    "evaluate": Command(
+        "Score a model on the test split: BLEU, chrF, TER", "evaluation.evaluate:evaluate_runs", "evaluate"),
+    "translate": Command(
+        "Translate text=..., the lines of stdin, or input=FILE", "inference.files:translate_file", "translate"),
+    "export": Command(
+        "Write a model for other programs: format=...", "export.command:export_run", "export"),
+    "serve": Command(
+        "Serve a model: an HTTP API and a page", "serve.command:serve_runs", "serve"),
+    "report": Command(
+        "Write a page about a model", "evaluation.report:report_run", "report"),
+    "shortlist": Command(
+        "Learn a model's shortlist, for faster translation", "inference.shortlist_learning:write_shortlist", "shortlist"),
+    "plot-attention": Command(
+        "Draw the attention of every layer and head for text=...", "inference.attention_pictures:draw_attentions",
+        "plot_attention")}
+
+
+def main() -> None:
+    """Run the command that the shell's first argument names, or print the list of commands."""
+    program, *words = sys.argv
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return
+    if words[0] == "--version":
+        print(import_module("translator").__version__)
+        return
+    name, *options = words
+    with one_line_errors():
+        if name not in COMMANDS:
+            raise UserError(no_such_option(name, "", COMMANDS).replace("option", "command"))
+    sys.argv = [f"{program} {name}", *options]
+    run(name)
+
+
+def run(name: str) -> None:
+    """Do the work of a command with the options that its file of conf/ and the command line make."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+
+    from translator.config.building import from_hydra, named_options
+
+    command = COMMANDS[name]
+    module, function = command.work.split(":")
+    work = getattr(import_module(f"translator.{module}"), function)
+    options = get_type_hints(work)["config"]
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name=command.config)
     @one_line_errors()
-    def main(composed: DictConfig) -> None:
-        work(from_hydra(options, composed))
+    def compose_and_work(composed: Any) -> Any:
+        named = {"named": named_options(HydraConfig.get().overrides.task)} if command.takes_named else {}
+        return work(from_hydra(options, composed), **named)
 
     with one_line_errors():
-        main()
+        compose_and_work()
 
 
-def options_given() -> list[str]:
-    """Return the names of the options that the command line sets, while a command is at work."""
-    return named_options(HydraConfig.get().overrides.task)
+def _help() -> str:
+    lines = ["Usage: translator COMMAND [OPTION=VALUE ...]", "", "Commands:"]
+    lines += [f"  {name:16}{command.help}" for name, command in COMMANDS.items()]
+    return "\n".join([*lines, "", f"`translator COMMAND --help` lists a command's options. The files in {CONF} explain them."])

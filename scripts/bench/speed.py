@@ -25,7 +25,6 @@ from training import ROOT, machine, measure_training, options_of_training
 
 from translator.config.options import SearchConfig
 from translator.data.preparation import load_split
-from translator.evaluation.held_out import data_of
 from translator.inference.translator import Translator
 from translator.metrics.scores import METRICS, score
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
@@ -95,7 +94,7 @@ def measure_decoding(
     search.require_like(measured, "only plain search is measured, greedy and with beam 5")
     translators = {precision: Translator(run, device=device, precision=precision) for precision in precisions}
     folder = RunFolder(run)
-    test = load_split(data_of(folder), "test")[:sentences]
+    test = load_split(folder.load_data(), "test")[:sentences]
     sources, references = list(test["source"]), list(test["target"])
     bleu = {"bleu": METRICS["bleu"](folder.load_config().data.language)}
     figures: dict[str, Any] = {precision: {} for precision in precisions}

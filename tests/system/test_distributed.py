@@ -27,8 +27,7 @@ from translator.runtime.distributed import (
     shard_module,
     sum_over_processes,
 )
-from translator.runtime.errors import UserError
-from translator.runtime.signals import Interrupted
+from translator.runtime.errors import Interrupted, UserError
 from translator.text.tokenizer import Tokenizer
 from translator.training.trainer import Trainer
 

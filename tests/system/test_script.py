@@ -17,8 +17,9 @@ from tests.support.configurations import TINY
 from tests.support.corpora import PAIRS, write_pairs
 from tests.support.paths import ROOT
 from translator.runs.run_folder import RunFolder
+from translator.runtime.errors import Interrupted
 from translator.runtime.overrides import split_words, take_literally
-from translator.runtime.signals import Interrupted, Interruption
+from translator.runtime.signals import Interruption
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem != "check_words")
 

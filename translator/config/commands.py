@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.options import DataConfig, Device, MetricName, SearchConfig
+from translator.runtime.typed import typed
 
 HOST = r"[^\s/?#@:\[\]]+"
 
@@ -191,6 +192,6 @@ class PlotAttentionConfig(RunCommand):
     search: SearchConfig
 
     def __post_init__(self) -> None:
-        self.require(bool(self.text.strip()), "text", 'is empty. Give a sentence: make plot-attention TEXT="..."')
+        self.require(bool(self.text.strip()), "text", f'is empty. Give a sentence: {typed("plot-attention", text=...)}')
         for option in ("text", "target"):
             self.require(not re.search("[\ud800-\udfff]", getattr(self, option)), option, "is not UTF-8")

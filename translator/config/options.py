@@ -20,6 +20,7 @@ from translator.config.languages import is_tag, tag_of
 from translator.config.loss import LossConfig
 from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 
 MOST_CANDIDATES = 100  # target pieces that are kept for each source piece
 # Tokens of an output; characters of a phrase that it must or must not hold, and such phrases: each token takes a step.
@@ -358,7 +359,7 @@ class RunConfig(Options):
         self.require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
                      "has no meaning with data.window. Set it to null, and train.max_updates or train.max_minutes.")
         self.require(self.search.shortlist == 0, "search.shortlist",
-                     "is for a trained model: `make shortlist` learns one. Leave it 0 in training.")
+                     f"is for a trained model: `{typed('shortlist')}` learns one. Leave it 0 in training.")
         self.require(not self.own_vocabulary or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
                      "tokenizer.source_tag", "and tokenizer.target_tag are for a model that init names")
         self.require(not self.tokenizer.placeholders or self.data.augment.placeholders > 0, "tokenizer.placeholders",

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from translator.config.commands import DataReportConfig
 from translator.config.options import DataConfig
 from translator.data.cleaning import OVERLAP
 from translator.data.filters import RULES
 from translator.data.preparation import describe_counts, load_counts
+from translator.runtime.console import require_stdout
 
 # The option that decides on each cause.
 OPTIONS = {"too long": "max_characters", "length ratio": "max_ratio", OVERLAP: "overlap", "beyond data.limit": "limit"} | {
     rule.cause: rule.option for rule in RULES}
+
+
+def report_data(config: DataReportConfig) -> None:
+    """Print what `describe_data` returns."""
+    require_stdout("the report", "Open it, or redirect it to a file.")
+    print(describe_data(config.data))
 
 
 def describe_data(config: DataConfig) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from translator.config.commands import EvaluateConfig
 from translator.config.languages import tag_of
-from translator.config.options import DataConfig
 from translator.data.cleaning import READ_ROWS, Counts, same_sentence, with_text
 from translator.data.preparation import SIDES, digest, load_split
 from translator.data.sources import SPLITS, read
@@ -36,20 +35,6 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
                             f"{data.target}: nothing to compare. If both have one direction, name it by source= and target=.")
 
 
-def data_of(folder: RunFolder) -> DataConfig:
-    """Return the data options of a run. UserError if its data.cache, which a stranger may have chosen, is no cache here."""
-    data = folder.load_config().data
-    place = Path(data.cache).resolve()
-    if place.is_dir():
-        allowed = not any(place.iterdir()) or any(place.glob("*__t*-*"))  # what a cache holds from its first use on
-    else:
-        allowed = not place.exists() and place.is_relative_to(Path.cwd())
-    if not allowed:
-        raise UserError(f"{folder.config_file}: data.cache={data.cache}: is no data cache on this machine. If the run is "
-                        "yours, create an empty folder there, or name another in that file.")
-    return data
-
-
 def load_test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:
     """Return name, sources and references of the two files that `config` names, or of a split of the run's own data."""
     if config.source_file is None or config.reference_file is None:
@@ -66,7 +51,7 @@ def load_test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], li
 
 def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[str], list[str]]:
     """Return a split's sources and references, of one direction without tags; UserError if the data changed after training."""
-    data = data_of(folder)
+    data = folder.load_data()
     if data.directions == (direction,):
         direction = None
     if split == "train" and direction is not None:
@@ -100,7 +85,7 @@ def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequ
 
 def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> int:
     """Count the pairs with a sentence that the run's training data hold on its side; UserError for missing data."""
-    data = data_of(folder)
+    data = folder.load_data()
     train = load_split(data, "train")
     learned = np.zeros(len(sources), bool)
     for name, side in zip(SIDES[: 1 if data.overlap == "source" else 2], (sources, references), strict=False):

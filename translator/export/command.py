@@ -26,6 +26,7 @@ from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_
 from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
+from translator.runtime.typed import installation, typed
 
 MARK = "translator.json"  # the file that marks a folder as an export, which may be replaced
 CARD = """\
@@ -70,7 +71,7 @@ def export_run(config: ExportConfig) -> None:
         exporter = importlib.import_module(f"translator.export.{config.format}")
     except ModuleNotFoundError as error:
         raise UserError(f"format={config.format}: {error.name} is not installed. Install it with "
-                        f"`make export FORMAT={config.format}`, or pip install '.[{config.format}]'.") from error
+                        f"`{installation(config.format)}`.") from error
     [run] = chosen_runs(config.run, config.runs)
     if RunFolder(run).has_int8_weights():
         log(f"{run}: has int8 weights, exported as float32. The run they were made of is more exact.")
@@ -165,7 +166,7 @@ def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | Non
     except FileNotFoundError:
         return [], None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: damaged: {error}. Run `make evaluate` to write it again.") from error
+        raise UserError(f"{file}: damaged: {error}. Run `{typed('evaluate')}` to write it again.") from error
 
 
 def _dataset_card(data: DataConfig) -> tuple[str | None, str | None]:

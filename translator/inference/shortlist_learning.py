@@ -6,31 +6,35 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from translator.config.options import MOST_CANDIDATES, DataConfig
+from translator.config.commands import ShortlistConfig
+from translator.config.options import MOST_CANDIDATES
 from translator.data.ibm_model_1 import cooccurrences, translation_probabilities
 from translator.data.preparation import prepare
 from translator.inference.teaching import training_splits
-from translator.runs.run_folder import RunFolder
+from translator.runs.run_folder import RunFolder, chosen_runs
 from translator.runtime.atomic_files import require_writable
 from translator.runtime.errors import UserError
 from translator.search.shortlist import Shortlist
 from translator.text.tokenizer import PAD_ID
 
 
-def write_shortlist(folder: RunFolder, data: DataConfig) -> None:
+def write_shortlist(config: ShortlistConfig) -> None:
     """Learn a run's shortlist from its training data into its folder."""
+    folder = RunFolder(*chosen_runs(config.run, config.runs))
     require_writable(folder.path)
-    config, tokenizers = folder.load_config(), folder.load_tokenizers()
+    trained, tokenizers = folder.load_config(), folder.load_tokenizers()
     if "splits" not in folder.load_report():
         raise UserError(
             f"{folder.path}: its data_report.json has no training data, as after an import. Fine-tune it with init= first.")
-    given = None if config.own_vocabulary else tokenizers  # the cache then has the tokenised data of its training
+    given = None if trained.own_vocabulary else tokenizers  # the cache then has the tokenised data of its training
+    data = folder.load_data()
     corpus = prepare(
-        data, config.tokenizer, max_tokens=config.longest_pair(), tokenizers=given,
+        data, trained.tokenizer, max_tokens=trained.longest_pair(), tokenizers=given,
         splits=training_splits(data, "auto"))
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
-    folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=config.tokenizer.joint))
+    folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=trained.tokenizer.joint))
+    print(f"written to {folder.shortlist_file}; use it with search.shortlist=20")
 
 
 def learn_shortlist(pairs: Dataset, source_pieces: int, target_pieces: int, *, joint: bool) -> Shortlist:

@@ -32,6 +32,7 @@ from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 from translator.search import Demands, Hypothesis, search
 from translator.search.engine import as_one
 from translator.search.hypothesis import Ids
@@ -131,7 +132,7 @@ class Translator:
     def shortlist(self) -> Shortlist:
         """The first run's; UserError if it has none."""
         if self._folder is None:
-            raise UserError("search.shortlist: is learned once a training has ended, by `make shortlist`")
+            raise UserError(f"search.shortlist: is learned once a training has ended, by `{typed('shortlist')}`")
         return self._folder.load_shortlist(len(self.source_tokenizer), len(self.target_tokenizer)).to(self.device)
 
     @cached_property

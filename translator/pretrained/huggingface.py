@@ -16,6 +16,7 @@ from translator.config.building import build
 from translator.config.options import ModelConfig, RunConfig, TokenizerConfig
 from translator.runtime.atomic_files import Weights
 from translator.runtime.errors import UserError
+from translator.runtime.typed import installation
 from translator.text.tokenizer import BOS_ID, ModelProto, Piece, Tokenizer
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
@@ -89,7 +90,7 @@ def _read(source: str) -> tuple[Any, Any]:
     except ImportError as error:
         raise UserError(
             "not a run folder, and transformers, which loads other models, is not installed. Install it with "
-            "`make .venv/ready-huggingface`, or pip install '.[huggingface]'.") from error
+            f"`{installation('huggingface')}`.") from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from translator.runs.run_folder import RunFolder, place_of
 from translator.runtime.atomic_files import require_writable, sole_user
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 from translator.text.tokenizer import UNK_ID
 
 
@@ -90,24 +90,24 @@ def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> Ru
     return adopted
 
 
-def import_run(config: RunConfig, given: Sequence[str]) -> None:
-    """Make a run folder of the model that `init` names. `given`: the names of the options that were given."""
+def import_run(config: RunConfig, *, named: Sequence[str] = ()) -> None:
+    """Make a run folder of the model that `init` names. named: options that the user gave."""
     init = config.init
     if not init:
         raise UserError("init names no model to import; give FROM=FOLDER, or the id of one on the hub")
-    if not {"data.source", "data.target"} <= set(given):
+    if not {"data.source", "data.target"} <= set(named):
         raise UserError('data.source and data.target: say which languages it is for: ARGS="data.source=en data.target=de"')
-    if "name" not in given:
+    if "name" not in named:
         config = dataclasses.replace(config, name=Path(init).name)
     folder = RunFolder(place_of(config.runs) / config.name)
     if folder.has_begun():
         raise UserError(f"{folder.path}: a run exists here. Choose another name=")
     require_writable(folder.path)
     pretrained = load_pretrained(init, config)
-    config = adopt(config, pretrained, given)
+    config = adopt(config, pretrained, named)
     with sole_user(folder.path):
         folder.create(config, pretrained.tokenizers, {})
         folder.begin_with(pretrained.weights)
-    run = shlex.quote(str(folder.path))
+    run = folder.path
     log(f"{folder.path}: {sum(weight.numel() for weight in pretrained.weights.values()):,} parameters\n\n"
-        f"Next:\n  make translate TEXT=\"...\" RUN={run}\n  make train ARGS=\"init={run} data=...\"")
+        f"Next:\n  {typed('translate', text=..., run=run)}\n  {typed('train', init=run, data=...)}")

@@ -32,7 +32,7 @@ from typing import Any
 import yaml
 
 from translator.config.building import build, read_yaml, to_yaml
-from translator.config.options import ModelConfig, RunConfig
+from translator.config.options import DataConfig, ModelConfig, RunConfig
 from translator.data.lexicon import Lexicon
 from translator.model.alignment_heads import AlignmentHeads
 from translator.model.weights import dequantise
@@ -40,6 +40,7 @@ from translator.runs.checkpoint import Checkpoints
 from translator.runtime.atomic_files import Weights, load_tensors, read_plain, require_no_link, save_tensors, write_bytes
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 from translator.search.shortlist import Shortlist
 from translator.text.tokenizer import Tokenizer
 
@@ -128,7 +129,7 @@ class RunFolder:
 
     def load_config(self) -> RunConfig:
         if not self.config_file.is_file():
-            raise UserError(f"{self.path}: no run folder here (it has no config.yaml). `make train` makes one.")
+            raise UserError(f"{self.path}: no run folder here (it has no config.yaml). `{typed('train')}` makes one.")
         values = read_yaml(self.config_file)
         if isinstance(values, dict):
             version = values.pop("format", FORMAT)
@@ -145,6 +146,19 @@ class RunFolder:
             raise UserError(f"{self.config_file}: the options under model do not match this run's training. Restore them, "
                             "or take the file from a copy of the run.")
         return config
+
+    def load_data(self) -> DataConfig:
+        """Return the data options. UserError if data.cache, which a stranger may have chosen, is no cache here."""
+        data = self.load_config().data
+        place = Path(data.cache).resolve()
+        if place.is_dir():
+            allowed = not any(place.iterdir()) or any(place.glob("*__t*-*"))  # what a cache holds from its first use on
+        else:
+            allowed = not place.exists() and place.is_relative_to(Path.cwd())
+        if not allowed:
+            raise UserError(f"{self.config_file}: data.cache={data.cache}: is no data cache on this machine. If the run is "
+                            "yours, create an empty folder there, or name another in that file.")
+        return data
 
     def load_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Return both tokenizers, one object where the sides share all pieces; UserError if a file differs from SHA256SUMS."""
@@ -220,13 +234,14 @@ class RunFolder:
 
     def load_shortlist(self, source_pieces: int, target_pieces: int) -> Shortlist:
         if not self.shortlist_file.is_file():
-            raise UserError(f"{self.path}: has no shortlist. `make shortlist RUN={self.path}` learns one.")
+            raise UserError(f"{self.path}: has no shortlist. `{typed('shortlist', run=self.path)}` learns one.")
         tensors = load_tensors(self.shortlist_file)
         with suppress(TypeError):  # other names
             shortlist = Shortlist(**{name: tensor.long() for name, tensor in tensors.items()})
             if shortlist.fits(source_pieces, target_pieces):
                 return shortlist
-        raise UserError(f"{self.shortlist_file}: does not match this run. `make shortlist RUN={self.path}` learns a new one.")
+        raise UserError(f"{self.shortlist_file}: does not match this run. "
+                            f"`{typed('shortlist', run=self.path)}` learns a new one.")
 
     def save_alignment(self, heads: AlignmentHeads, **found: float) -> None:
         content = {"format": FORMAT, **asdict(heads), **found}
@@ -349,5 +364,5 @@ def newest_run(runs: Path) -> Path:
     """Return the run folder whose weights were written last."""
     weights = [file for file in runs.glob("*/model.safetensors") if file.with_name("config.yaml").is_file()]  # no exports
     if not weights:
-        raise UserError(f"{runs}: no trained run here yet. `make train` makes one; run=FOLDER names another.")
+        raise UserError(f"{runs}: no trained run here yet. `{typed('train')}` makes one; run=FOLDER names another.")
     return max(weights, key=lambda file: file.stat().st_mtime).parent

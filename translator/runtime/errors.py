@@ -1,4 +1,4 @@
-"""User errors: one line that says what is wrong, where, and how to fix it."""
+"""Errors that end a command: what is wrong in one line, where, and how to fix it; and a signal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))  # what it quotes may hold line breaks
+
+
+class Interrupted(Exception):
+    """A signal came; all work up to here is saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 def is_out_of_memory(error: BaseException) -> bool:

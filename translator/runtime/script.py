@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from translator.runtime import errors
-from translator.runtime.errors import UserError
+from translator.runtime.errors import Interrupted, UserError
 from translator.runtime.overrides import split_words, take_literally
 
 
@@ -40,6 +40,8 @@ def one_line_errors() -> Iterator[None]:
         sys.stdout.flush()
     except UserError as error:
         _exit(str(error))
+    except Interrupted as stop:
+        sys.exit(stop.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(errors.INTERRUPTED_EXIT_CODE)

@@ -9,16 +9,9 @@ from contextlib import contextmanager
 
 from translator.runtime.console import log
 from translator.runtime.distributed import world_size
+from translator.runtime.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler or systemd, a closed terminal
-
-
-class Interrupted(Exception):
-    """A signal came; all work up to here is saved."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
 
 
 class Interruption:

@@ -13,6 +13,7 @@ from translator.runtime.atomic_files import read_plain
 from translator.runtime.console import log
 from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError
+from translator.runtime.typed import installation
 
 
 def serve_runs(config: ServeConfig) -> None:
@@ -22,7 +23,7 @@ def serve_runs(config: ServeConfig) -> None:
         from translator.serve.connections import Server
         from translator.serve.service import Service
     except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed: make serve installs it, and so does pip install '.[serve]'") from error
+        raise UserError(f"{error.name} is not installed. Install it with `{installation('serve')}`.") from error
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all who were accepted have their answers
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     keys = _read_keys(config.keys) if config.keys else []

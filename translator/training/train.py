@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from functools import partial
@@ -32,6 +31,7 @@ from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, resolve_device, tune_cpu
 from translator.runtime.distributed import broadcast_from_main, is_main_process, process_group, world_size
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 from translator.training.alignment import keep_alignment
 from translator.training.cooccurrence import embed_by_cooccurrence
 from translator.training.plan import MOST_TOKENS, fitting_batch_tokens, log_plan, plan_of, validation_interval
@@ -209,6 +209,6 @@ def _evaluate_on_test(outcome: Outcome, translator: Translator, corpus: Corpus, 
     texts = zip(evaluation.sources[:SAMPLE_TRANSLATIONS], evaluation.hypotheses, evaluation.references, strict=False)
     for source, hypothesis, reference in texts:
         log(f"\n  source       {source}\n  translation  {hypothesis}\n  reference    {reference}")
-    run = shlex.quote(str(folder.path))
-    log(f"\nNext:\n  make translate TEXT=\"...\" RUN={run}\n  make evaluate RUN={run}\n  make board")
+    run = folder.path
+    log(f"\nNext:\n  {typed('translate', text=..., run=run)}\n  {typed('evaluate', run=run)}\n  {typed('board')}")
     return evaluation

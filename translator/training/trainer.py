@@ -22,8 +22,8 @@ from translator.runtime.atomic_files import Weights, save_tensors
 from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory, give_back_freed_memory
 from translator.runtime.distributed import broadcast_from_main, full_tensors_on_main, is_main_process, sum_over_processes
-from translator.runtime.errors import UserError
-from translator.runtime.signals import Interrupted, Interruption
+from translator.runtime.errors import Interrupted, UserError
+from translator.runtime.signals import Interruption
 from translator.training.alignment import lexicon_of
 from translator.training.optimizers import WeightAverage, learning_rate
 from translator.training.progress import BatchCursor, Measurements

@@ -17,7 +17,7 @@ from tests.support.corpora import PAIRS, write_pairs
 from translator.config.building import to_yaml
 from translator.data.preparation import prepare
 from translator.evaluation.evaluate import compare, describe, describe_comparison, evaluate
-from translator.evaluation.held_out import data_of, held_out, warn_of_learned
+from translator.evaluation.held_out import held_out, warn_of_learned
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
@@ -176,13 +176,13 @@ def test_a_run_does_not_choose_where_data_are_cached(run_folder, tmp_path, monke
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("cache: data/cache", f"cache: {place}"))
     before = sorted(tmp_path.rglob("*"))
-    for ask in (lambda: held_out(RunFolder(run), "test", None), lambda: data_of(RunFolder(run))):
+    for ask in (lambda: held_out(RunFolder(run), "test", None), lambda: RunFolder(run).load_data()):
         with pytest.raises(UserError, match=rf"config.yaml: data.cache={place}: is no data cache"):
             ask()
     assert sorted(tmp_path.rglob("*")) == before
     (run / "config.yaml").write_text(config)  # data/cache, which is missing here
     assert len(held_out(RunFolder(run), "test", None)[0]) == len(PAIRS) // 10
-    assert data_of(RunFolder(run)).cache == "data/cache"  # now it is one
+    assert RunFolder(run).load_data().cache == "data/cache"  # now it is one
 
 
 @pytest.mark.parametrize("cut", [True, False])

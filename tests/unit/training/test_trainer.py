@@ -36,8 +36,7 @@ from translator.runs.tensorboard import Tracker
 from translator.runs.training_state import Divergence
 from translator.runtime.atomic_files import load_tensors, save_tensors
 from translator.runtime.device import OutOfMemory, Precision
-from translator.runtime.errors import UserError
-from translator.runtime.signals import Interrupted
+from translator.runtime.errors import Interrupted, UserError
 from translator.text.tokenizer import Tokenizer
 from translator.training.optimizers import state_tensors
 from translator.training.plan import fitting_batch_tokens, time_update, validation_interval

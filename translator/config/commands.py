@@ -82,6 +82,7 @@ class ReportConfig(ScoringConfig):
 class TranslateConfig(DecodingCommand):
     """What `scripts/translate.py` composes: conf/translate.yaml."""
 
+    text: str | None = None
     input: str | None
     output: str | None
     input_format: Literal["auto", "text", "jsonl", "html"]
@@ -91,6 +92,7 @@ class TranslateConfig(DecodingCommand):
     workers: Count
 
     def __post_init__(self) -> None:
+        self.require(self.text is None or self.input is None, "text", "is another input. Leave out text= or input=.")
         self.require(self.workers == 1 or self.input is not None, "workers", "are for files. Name one: input=FILE.")
         self.require(self.workers == 1 or self.translations is None, "workers", "do not score translations. Set workers=1.")
 

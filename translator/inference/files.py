@@ -143,7 +143,7 @@ class FileTranslation:
     def run(self) -> int:
         """Write an answer for every line; return how many lines were refused."""
         config, refused = self.config, 0
-        with open_input(config.input) as file, _progress_bar(config) as self.progress:
+        with open_input(config.input, text=config.text) as file, _progress_bar(config) as self.progress:
             if config.output is not None:
                 require_not_of_a_run(Path(config.output))
             read = [config.input, config.translations, config.search.terminology]
@@ -173,7 +173,7 @@ class FileTranslation:
     def run_document(self) -> int:
         """Write an HTML document, translated text by text; return how many texts were refused, which stay untranslated."""
         config = self.config
-        document = _read_document(config.input)
+        document = _read_document(config)
         if config.output is not None:
             require_not_of_a_run(Path(config.output))
         output = Output(config.output, read=[config.input, config.search.terminology])
@@ -231,13 +231,14 @@ class FileTranslation:
 
     def _numbered_lines(self, file: io.BufferedReader, done: int) -> Iterator[list[tuple[int, Line]]]:
         """Yield the numbered lines of each read, in smaller groups for several workers; groups that are done are left out."""
-        interactive = self.config.input is None and sys.stdin.isatty() and sys.stdout.isatty()
+        config = self.config
+        interactive = config.input is config.text is None and sys.stdin.isatty() and sys.stdout.isatty()
         number = 0
-        for lines in _prompted_lines() if interactive else arriving_lines(file, self.config.input):
+        for lines in _prompted_lines() if interactive else arriving_lines(file, config.input):
             numbered = list(enumerate((parse(line, self.input_format) for line in lines), start=number + 1))
             number += len(numbered)
             self.progress.update(sum(line.size for n, line in numbered if n <= done))
-            size = len(numbered) if self.config.workers == 1 else CHUNK
+            size = len(numbered) if config.workers == 1 else CHUNK
             groups = (numbered[first : first + size] for first in range(0, len(numbered), size))
             yield from (group for group in groups if group[-1][0] > done)
 
@@ -266,11 +267,11 @@ class FileTranslation:
         return Answer(number, line.size, scored, bool(problem), [problem] * bool(problem))
 
 
-def _read_document(name: str | None) -> Document:
-    """Read an HTML file, or stdin without a name; UserError if it is too large or not UTF-8."""
-    place = "stdin" if name is None else f"input={name}"
+def _read_document(config: TranslateConfig) -> Document:
+    """Read HTML from where the options say; UserError if it is too large or not UTF-8."""
+    place = f"input={config.input}" if config.input is not None else "stdin" if config.text is None else "text"
     try:
-        with open_input(name) as file:
+        with open_input(config.input, text=config.text) as file:
             content = file.read(LONGEST + 1)
         if len(content) > LONGEST:
             raise UserError(f"{place}: {TOO_LONG}. Split the document.")

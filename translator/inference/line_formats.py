@@ -207,8 +207,11 @@ def arriving_lines(file: io.BufferedReader, name: str | None, option: str = "inp
         yield [last.removesuffix(b"\r")]
 
 
-def open_input(name: str | None, option: str = "input") -> AbstractContextManager[io.BufferedReader]:
-    """Open a file, unpacked if its name ends in .gz; stdin without a name."""
+def open_input(name: str | None, option: str = "input", *,
+               text: str | None = None) -> AbstractContextManager[io.BufferedReader]:
+    """Open a file, unpacked if its name ends in .gz; without a name this text, or else stdin."""
+    if text is not None:
+        return io.BufferedReader(io.BytesIO(text.encode(errors="surrogateescape")))
     if name is None:
         return nullcontext(cast(io.BufferedReader, sys.stdin.buffer))
     try:

@@ -14,10 +14,11 @@ DISTRIBUTION = "seq2seq-translator"
 
 
 def typed(command: str, **options: object) -> str:
-    """Return a command with options, `...` for a value to fill in: for make where make called this program, else for the shell."""
+    """Return a command with options, for make if make called this program; `...` is a value to fill in."""
     if CALLED_BY_MAKE:
         variables = [f"{VARIABLES[name]}={_quote(value)}" for name, value in options.items() if name in VARIABLES]
-        others = " ".join(f"{name}={'...' if value is ... else value}" for name, value in options.items() if name not in VARIABLES)
+        others = " ".join(
+            f"{name}={'...' if value is ... else value}" for name, value in options.items() if name not in VARIABLES)
         return " ".join(["make", command, *variables, *([f'ARGS="{others}"'] if others else [])])
     script = Path(sys.argv[0])
     as_script = script.parent.name == "scripts" and script.suffix == ".py"

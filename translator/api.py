@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from translator.cli import CONF
+
 import json
 from typing import Any
 
@@ -9,7 +11,6 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from translator.cli import CONF
 from translator.config.building import from_hydra, named_options
 from translator.config.options import RunConfig
 from translator.runtime.overrides import take_literally

@@ -29,6 +29,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command(
         "Train a model, or resume", "training.train:train", "train", takes_named=True),
+    "teach": Command(
+        "Train a student on the translations of data.teacher=...", "training.student:teach", "train", takes_named=True),
     "data-report": Command(
         "Show which rows cleaning drops, and why, before training", "data.report:report_data", "data_report"),
     "import": Command(
@@ -45,7 +47,11 @@ COMMANDS = {
     "report": Command(
         "Write a page about a model", "evaluation.report:report_run", "report"),
     "shortlist": Command(
-        "Learn a model's shortlist, for faster translation", "inference.shortlist_learning:write_shortlist", "shortlist"),
+        "Learn a model's shortlist, for faster translation", "inference.shortlist_learning:shortlist_run", "shortlist"),
+    "prune": Command(
+        "Write a smaller run of a trained one", "compression.pruning:prune_run", "prune"),
+    "quantize": Command(
+        "Write a copy of a model with weights in int8", "compression.quantization:quantize_run", "quantize"),
     "plot-attention": Command(
         "Draw the attention of every layer and head for text=...", "inference.attention_pictures:draw_attentions",
         "plot_attention")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from translator.config.options import RunConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import READ_ROWS
 from translator.data.preparation import SIDES, Corpus, prepare
-from translator.evaluation.held_out import data_of
 from translator.inference.shortlist_learning import write_shortlist
 from translator.inference.teaching import training_splits
 from translator.runs.plots import draw_heads, png
@@ -30,6 +28,7 @@ from translator.runtime.atomic_files import read_plain, require_writable, sole_u
 from translator.runtime.console import log
 from translator.runtime.device import resolve_device, tune_cpu
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 from translator.text.tokenizer import Tokenizers
 from translator.training.alignment import keep_alignment
 
@@ -74,9 +73,9 @@ def prune_run(config: PruneConfig) -> None:
             write_bytes(after.path / PICTURE, picture)
         if corpus is not None:
             _complete(after, before, parts, corpus, config)
-    name = shlex.quote(str(after.path))
     log(f"{after.path}: {parts.parameters:,} of {whole.parameters:,} parameters\n\n"
-        f"Next:\n  make evaluate RUN={name}\n  make train ARGS=\"init={name} experiment=finetune data=... name=...\"")
+        f"Next:\n  {typed('evaluate', run=after.path)}\n"
+        f"  {typed('train', init=after.path, experiment='finetune', data=..., name=...)}")
 
 
 def _corpus(folder: RunFolder, options: RunConfig, tokenizers: Tokenizers, config: PruneConfig) -> Corpus | None:
@@ -94,7 +93,7 @@ def _corpus(folder: RunFolder, options: RunConfig, tokenizers: Tokenizers, confi
 
 
 def _prepared(folder: RunFolder, options: RunConfig, tokenizers: Tokenizers | None) -> Corpus:
-    data = data_of(folder)
+    data = folder.load_data()
     return prepare(data, options.tokenizer, max_tokens=options.longest_pair(), tokenizers=tokenizers,
                    splits=training_splits(data, "auto"))
 
@@ -147,4 +146,4 @@ def _complete(after: RunFolder, before: RunFolder, parts: Parts, corpus: Corpus,
         write_bytes(after.path / file.name, read_plain(file))
     keep_alignment(parts.model(corpus.source_tokenizer, corpus.target_tokenizer), corpus, after)
     if before.shortlist_file.is_file() and not after.shortlist_file.is_file():
-        write_shortlist(after, data_of(after))
+        write_shortlist(after)

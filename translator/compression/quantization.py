@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import shlex
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, chosen_runs,
 from translator.runtime.atomic_files import Weights, require_writable, save_tensors, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
+from translator.runtime.typed import typed
 
 
 def quantize_run(config: QuantizeConfig) -> None:
@@ -33,9 +33,8 @@ def quantize_run(config: QuantizeConfig) -> None:
         raise UserError(f"{output}: exists. Remove it, or choose another output=.")
     require_writable(output)
     before, after = write_quantized(RunFolder(run), output)
-    name = shlex.quote(str(output))
     log(f"{output}: {after / 1e6:,.1f} MB of weights, {after / before:.0%} of {before / 1e6:,.1f} MB\n\n"
-        f"Next:\n  make evaluate RUN={name}\n  make translate TEXT=\"...\" RUN={name}")
+        f"Next:\n  {typed('evaluate', run=output)}\n  {typed('translate', text=..., run=output)}")
 
 
 def write_quantized(folder: RunFolder, output: Path) -> tuple[int, int]:

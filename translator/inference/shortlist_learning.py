@@ -18,9 +18,15 @@ from translator.search.shortlist import Shortlist
 from translator.text.tokenizer import PAD_ID
 
 
-def write_shortlist(config: ShortlistConfig) -> None:
-    """Learn a run's shortlist from its training data into its folder."""
+def shortlist_run(config: ShortlistConfig) -> None:
+    """Learn a run's shortlist, and say where it is."""
     folder = RunFolder(*chosen_runs(config.run, config.runs))
+    write_shortlist(folder)
+    print(f"written to {folder.shortlist_file}; use it with search.shortlist=20")
+
+
+def write_shortlist(folder: RunFolder) -> None:
+    """Learn a run's shortlist from its training data into its folder."""
     require_writable(folder.path)
     trained, tokenizers = folder.load_config(), folder.load_tokenizers()
     if "splits" not in folder.load_report():
@@ -34,7 +40,6 @@ def write_shortlist(config: ShortlistConfig) -> None:
     folder.require_same_data((corpus.source_tokenizer, corpus.target_tokenizer), corpus.report)
     source, target = map(len, tokenizers)
     folder.save_shortlist(learn_shortlist(corpus.train, source, target, joint=trained.tokenizer.joint))
-    print(f"written to {folder.shortlist_file}; use it with search.shortlist=20")
 
 
 def learn_shortlist(pairs: Dataset, source_pieces: int, target_pieces: int, *, joint: bool) -> Shortlist:

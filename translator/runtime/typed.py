@@ -7,8 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-# Options with a variable of their own in the Makefile.
+# Options with a variable of their own in the Makefile, and those of one command.
 VARIABLES = {"run": "RUN", "text": "TEXT", "format": "FORMAT"}
+OF_COMMAND = {"teach": {"data.teacher": "TEACHER", "name": "NAME"}}
 CALLED_BY_MAKE = "TRANSLATE_ARGS" in os.environ  # read here: the first command takes it away
 DISTRIBUTION = "seq2seq-translator"
 
@@ -16,9 +17,9 @@ DISTRIBUTION = "seq2seq-translator"
 def typed(command: str, **options: object) -> str:
     """Return a command with options, for make if make called this program; `...` is a value to fill in."""
     if CALLED_BY_MAKE:
-        variables = [f"{VARIABLES[name]}={_quote(value)}" for name, value in options.items() if name in VARIABLES]
-        others = " ".join(
-            f"{name}={'...' if value is ... else value}" for name, value in options.items() if name not in VARIABLES)
+        names = VARIABLES | OF_COMMAND.get(command, {})
+        variables = [f"{names[name]}={_quote(value)}" for name, value in options.items() if name in names]
+        others = " ".join(f"{name}={'...' if value is ... else value}" for name, value in options.items() if name not in names)
         return " ".join(["make", command, *variables, *([f'ARGS="{others}"'] if others else [])])
     script = Path(sys.argv[0])
     as_script = script.parent.name == "scripts" and script.suffix == ".py"

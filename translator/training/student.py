@@ -1,4 +1,4 @@
-"""The options of a student: its own training, and the data and the tokenizer of its teacher."""
+"""The command `make teach`: train a student with the data and the tokenizer of its teacher."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from translator.config.building import with_named
 from translator.config.options import RunConfig
 from translator.runs.run_folder import RunFolder
+from translator.runtime.typed import typed
+from translator.training.train import TrainedRun, train
 
+TEACH = typed("teach", **{"data.teacher": ..., "name": ...})
 OWN = ("data.teacher", "data.cache", "data.workers")  # options that a student does not take from its teacher
+
+
+def teach(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
+    """Train a student of data.teacher, or resume it. named: options that the user gave."""
+    return train(as_student(config, named), named=named)
 
 
 def as_student(config: RunConfig, named: Sequence[str]) -> RunConfig:
@@ -18,8 +26,8 @@ def as_student(config: RunConfig, named: Sequence[str]) -> RunConfig:
     named: options that the user gave, such as `data.limit`, which stay as given.
     """
     teacher = config.data.teacher
-    config.require(teacher is not None, "data.teacher", "names no run. Give one: make teach TEACHER=runs/x NAME=y.")
-    config.require("name" in named, "name", "is missing. Name the student: make teach TEACHER=runs/x NAME=y.")
+    config.require(teacher is not None, "data.teacher", f"names no run. Give one: {TEACH}.")
+    config.require("name" in named, "name", f"is missing. Name the student: {TEACH}.")
     assert teacher is not None
     saved = RunFolder(teacher if isinstance(teacher, str) else teacher[0]).load_config()
     data = with_named(saved.data, config.data, {*named, *OWN})

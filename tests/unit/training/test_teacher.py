@@ -121,7 +121,7 @@ def test_a_student_takes_its_teachers_vocabulary(run_folder, tmp_path):
     teacher = shutil.copytree(run_folder, tmp_path / "teacher")
     run = train(student(tmp_path, f"train.teacher={teacher}"))
     assert (run.folder.path / "tokenizer.model").read_bytes() == (teacher / "tokenizer.model").read_bytes()
-    write_shortlist(run.folder, run.folder.load_config().data)  # for which it finds its data again
+    write_shortlist(run.folder)  # for which it finds its data again
     moved = teacher.rename(tmp_path / "moved")
     assert train(student(tmp_path, f"train.teacher={moved}")).outcome == run.outcome
     with pytest.raises(UserError, match=r"train\.teacher=None: .* was started with"):

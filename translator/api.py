@@ -28,5 +28,5 @@ def train(*overrides: str, **options: Any) -> training.TrainedRun:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("train", words, return_hydra_config=True)
         HydraConfig.instance().set_config(composed)  # run names are made of it
-        config = from_hydra(RunConfig, OmegaConf.masked_copy(composed, [name for name in composed if name != "hydra"]))
+        config = from_hydra(RunConfig, OmegaConf.masked_copy(composed, [str(name) for name in composed if name != "hydra"]))
     return training.train(config, named=named_options(words))

@@ -31,7 +31,7 @@ from training import machine, options_of_training
 
 from translator.config.options import SearchConfig
 from translator.data.preparation import load_split
-from translator.evaluation.held_out import data_of, require_comparable
+from translator.evaluation.held_out import require_comparable
 from translator.export.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
 from translator.metrics.scores import METRICS, score
@@ -98,7 +98,7 @@ def main() -> None:
 def compare(runs: Sequence[Path], search: SearchConfig, options: argparse.Namespace, exports: Path) -> list[list[str]]:
     """Return the rows of the table."""
     require_comparable(runs, None)
-    test = load_split(data_of(RunFolder(runs[0])), "test")[: options.sentences]
+    test = load_split(RunFolder(runs[0]).load_data(), "test")[: options.sentences]
     sources, references = list(test["source"]), list(test["target"])
     searches = {beam: search.plain(beam) for beam in BEAM_SIZES}
     systems = [system_of(run, searches) for run in runs]

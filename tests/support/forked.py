@@ -17,8 +17,6 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-# Scripts that between them import all that the others do, and what draws.
-PRELOADED = ("train", "translate", "evaluate", "report")
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 

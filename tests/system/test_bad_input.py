@@ -144,7 +144,7 @@ def test_a_start_that_failed_binds_to_nothing(script, bad, tmp_path):
 
 EVALUATE = {
     "no such run": ("run=/nowhere", "/nowhere"),
-    "no run": ("runs={bad}/notarun", "make train"),
+    "no run": ("runs={bad}/notarun", "/scripts/train.py"),
     "not a run": ("run={bad}/notarun", "config.yaml"),
     "an empty folder of runs": ("runs=", "runs: is empty"),
     "no such split": ("run={run} split=dev", "split"),

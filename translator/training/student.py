@@ -11,7 +11,6 @@ from translator.runs.run_folder import RunFolder
 from translator.runtime.typed import typed
 from translator.training.train import TrainedRun, train
 
-TEACH = typed("teach", **{"data.teacher": ..., "name": ...})
 OWN = ("data.teacher", "data.cache", "data.workers")  # options that a student does not take from its teacher
 
 
@@ -26,8 +25,9 @@ def as_student(config: RunConfig, named: Sequence[str]) -> RunConfig:
     named: options that the user gave, such as `data.limit`, which stay as given.
     """
     teacher = config.data.teacher
-    config.require(teacher is not None, "data.teacher", f"names no run. Give one: {TEACH}.")
-    config.require("name" in named, "name", f"is missing. Name the student: {TEACH}.")
+    command = typed("teach", **{"data.teacher": ..., "name": ...})
+    config.require(teacher is not None, "data.teacher", f"names no run. Give one: {command}.")
+    config.require("name" in named, "name", f"is missing. Name the student: {command}.")
     assert teacher is not None
     saved = RunFolder(teacher if isinstance(teacher, str) else teacher[0]).load_config()
     data = with_named(saved.data, config.data, {*named, *OWN})

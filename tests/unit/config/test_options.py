@@ -94,7 +94,7 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("train.sampled_softmax=-1", "train.sampled_softmax"),
     ("train.metric=accuracy", "train.metric"), ("train.max_epochs=-2", "train.max_epochs"),
     ("search.n_best=9", "search.n_best"), ("search.shortlist=101", "equal to 100, got 101"),
-    ("search.shortlist=50", "make shortlist"),
+    ("search.shortlist=50", "translator shortlist"),
     ("search.length_penalty=-1", "search.length_penalty"), ("search.length_penalty=11", "search.length_penalty"),
     ("search.coverage_penalty=1e9", "search.coverage_penalty"), ("search.max_length_ratio=1e30", "search.max_length_ratio"),
     ("search.min_length_ratio=1e30", "search.min_length_ratio"), (f"search.max_length={10**30}", "search.max_length"),

@@ -453,7 +453,7 @@ def test_a_folder_that_is_no_export_stays(run_folder, tmp_path, script):
 def test_a_library_that_is_missing_is_named(run_folder, tmp_path, script):
     (tmp_path / "transformers.py").write_text("raise ModuleNotFoundError('gone', name='transformers')")
     result = script("export", f"run={run_folder}", "format=huggingface", PYTHONPATH=f"{tmp_path}:{ROOT}")
-    assert_user_error(result, "transformers is not installed", "make export FORMAT=huggingface", ".[huggingface]")
+    assert_user_error(result, "transformers is not installed", "pip install 'seq2seq-translator[huggingface]'")
 
 
 def test_export_replaces_an_earlier_one_atomically(tmp_path):

@@ -107,7 +107,8 @@ def test_a_student_is_taught_by_one_command(script, tmp_path, teacher_of_files, 
         "data.monolingual_share=0.2", "train.max_updates=2", "train.validate_every=2", "train.max_epochs=null",
         "train.max_minutes=null", "train.average=none", "search=greedy"]
     unnamed = script("teach", *options)
-    assert b"error: name: is missing. Name the student: make teach TEACHER=runs/x NAME=y." in unnamed.stderr
+    assert b"error: name: is missing. Name the student: python " in unnamed.stderr
+    assert b'/scripts/teach.py data.teacher="..." name="...".' in unnamed.stderr
     result = script("teach", *options, "name=student")
     assert result.returncode == 0, result.stderr.decode()
     student = RunFolder(tmp_path / "student")

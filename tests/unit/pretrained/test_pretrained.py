@@ -340,7 +340,7 @@ def test_without_transformers_one_line_says_how_to_get_it(script: Script, folder
     (tmp_path / "transformers.py").write_text("raise ImportError")
     path = f"{tmp_path}:{ROOT}"
     result = script("import", f"init={folders['marian']}", f"runs={tmp_path}", "name=x", *LANGUAGES, PYTHONPATH=path)
-    assert_user_error(result, "make .venv/ready-huggingface")
+    assert_user_error(result, "pip install 'seq2seq-translator[huggingface]'")
 
 
 def test_a_model_comes_from_the_hub(script: Script, folders, tmp_path):

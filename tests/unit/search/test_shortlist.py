@@ -252,7 +252,7 @@ def test_what_was_learned_suffices_and_neighbours_change_nothing(folder, precisi
 
 def test_a_folder_without_one_or_with_anothers_is_refused(folder, trained_folder, tmp_path):
     listed = dataclasses.replace(search_config(), shortlist=10)
-    with pytest.raises(UserError, match="has no shortlist. `make shortlist RUN="):
+    with pytest.raises(UserError, match="has no shortlist. `translator shortlist run="):
         Translator(trained_folder, device="cpu")(["a"], listed)
     path = tmp_path / "run"
     shutil.copytree(folder, path)
@@ -263,7 +263,7 @@ def test_a_folder_without_one_or_with_anothers_is_refused(folder, trained_folder
             whole | {"candidates": whole["candidates"] + 320}, whole | {"candidates": whole["candidates"] - 1},
             whole | {"candidates": whole["candidates"][:, :5]}, whole | {"other": whole["counts"].clone()}):
         save_tensors(run.shortlist_file, damaged)
-        with pytest.raises(UserError, match="does not match this run. `make shortlist RUN="):
+        with pytest.raises(UserError, match="does not match this run. `translator shortlist run="):
             Translator(path, device="cpu")(["a"], listed)
     run.shortlist_file.write_bytes(b"nothing")
     with pytest.raises(UserError, match="shortlist"):

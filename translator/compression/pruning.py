@@ -22,8 +22,9 @@ from translator.data.cleaning import READ_ROWS
 from translator.data.preparation import SIDES, Corpus, prepare
 from translator.inference.shortlist_learning import write_shortlist
 from translator.inference.teaching import training_splits
+from translator.runs.finding import chosen_runs
 from translator.runs.plots import draw_heads, png
-from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import read_plain, require_writable, sole_user, write_bytes
 from translator.runtime.console import log
 from translator.runtime.device import resolve_device, tune_cpu

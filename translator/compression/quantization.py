@@ -17,7 +17,8 @@ import torch
 from translator.config.commands import QuantizeConfig
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, is_int8, quantise, require_fit
-from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, chosen_runs, require_not_of_a_run
+from translator.runs.finding import chosen_runs
+from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import Weights, require_writable, save_tensors, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError

@@ -26,7 +26,8 @@ from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator
 from translator.metrics.scores import Comparison, LengthScore, Score, metrics_for, paired_bootstrap, score, scores_by_length
 from translator.metrics.sentences import sentence_scores
-from translator.runs.run_folder import RunFolder, chosen_runs
+from translator.runs.finding import chosen_runs
+from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import require_no_link, require_writable, write_text
 from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError

@@ -26,8 +26,9 @@ from translator.inference.translator import Translator
 from translator.metrics.metric import METRICS
 from translator.metrics.scores import BOOTSTRAP_SAMPLES
 from translator.metrics.sentences import sentence_scores
+from translator.runs.finding import chosen_runs
 from translator.runs.plots import draw_attention, draw_curves, draw_scores_by_length, png, undrawn
-from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
 from translator.runs.training_state import History, Outcome, TrainingState, outcome_of, state_of
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes, write_text, writing

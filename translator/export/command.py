@@ -22,7 +22,8 @@ from translator.config.options import DataConfig
 from translator.data.sources import hub_id
 from translator.export.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
-from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runs.finding import chosen_runs
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError

@@ -13,8 +13,9 @@ from translator.config.commands import PlotAttentionConfig
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
 from translator.model.attention_maps import attention_maps
+from translator.runs.finding import chosen_runs
 from translator.runs.plots import draw_attention, png, undrawn
-from translator.runs.run_folder import chosen_runs, require_not_of_a_run
+from translator.runs.run_folder import require_not_of_a_run
 from translator.runtime.atomic_files import require_no_link, require_writable, write_bytes
 from translator.runtime.console import log
 from translator.runtime.device import tune_cpu

@@ -37,7 +37,8 @@ from translator.inference.line_formats import (
 from translator.inference.output import Output
 from translator.inference.translation import Given, Request, Translation
 from translator.inference.translator import CHUNK, Translator
-from translator.runs.run_folder import RunFolder, chosen_runs, require_not_of_a_run
+from translator.runs.finding import chosen_runs
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.console import log
 from translator.runtime.device import Precision, resolve_device, tune_cpu
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError

@@ -11,7 +11,8 @@ from translator.config.options import MOST_CANDIDATES
 from translator.data.ibm_model_1 import cooccurrences, translation_probabilities
 from translator.data.preparation import prepare
 from translator.inference.teaching import training_splits
-from translator.runs.run_folder import RunFolder, chosen_runs
+from translator.runs.finding import chosen_runs
+from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import require_writable
 from translator.runtime.errors import UserError
 from translator.search.shortlist import Shortlist

@@ -14,7 +14,8 @@ from translator.config.options import RunConfig
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, require_fit
 from translator.pretrained.huggingface import Pretrained, load
-from translator.runs.run_folder import RunFolder, place_of
+from translator.runs.finding import place_of
+from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import require_writable, sole_user
 from translator.runtime.console import log
 from translator.runtime.errors import UserError

@@ -344,25 +344,3 @@ def require_not_of_a_run(output: Path) -> None:
         if any(fnmatch.fnmatch(name, own) for own in OWN) and run.config_file.is_file() and (
                 run.report_file.is_file() or run.model_file.is_file()):
             raise UserError(f"output={output}: {name} belongs to the run in {folder}. Name another output.")
-
-
-def place_of(runs: str) -> Path:
-    """Return the folder of all runs; UserError where the option is empty."""
-    if not runs:
-        raise UserError("runs: is empty. Name the folder of the runs, as runs=runs.")
-    return Path(runs)
-
-
-def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:
-    """Return the named run folders; by default the newest in `runs`."""
-    if not named:
-        return (newest_run(place_of(runs)),)
-    return tuple(map(Path, (named,) if isinstance(named, str) else named))
-
-
-def newest_run(runs: Path) -> Path:
-    """Return the run folder whose weights were written last."""
-    weights = [file for file in runs.glob("*/model.safetensors") if file.with_name("config.yaml").is_file()]  # no exports
-    if not weights:
-        raise UserError(f"{runs}: no trained run here yet. `{typed('train')}` makes one; run=FOLDER names another.")
-    return max(weights, key=lambda file: file.stat().st_mtime).parent

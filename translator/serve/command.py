@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from translator.config.commands import ServeConfig
-from translator.runs.run_folder import chosen_runs
+from translator.runs.finding import chosen_runs
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.console import log
 from translator.runtime.device import tune_cpu

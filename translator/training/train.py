@@ -24,7 +24,8 @@ from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Transla
 from translator.metrics.scores import usual_metric
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
-from translator.runs.run_folder import RunFolder, place_of
+from translator.runs.finding import place_of
+from translator.runs.run_folder import RunFolder
 from translator.runs.training_state import Outcome, outcome_of
 from translator.runtime.atomic_files import sole_user
 from translator.runtime.console import log

@@ -16,7 +16,8 @@ from tests.support.configurations import model_config, tokenizer_config
 from tests.support.corpora import PAIRS
 from tests.support.models import random_model
 from translator.model.weights import load_into, weights_of
-from translator.runs.run_folder import RunFolder, newest_run, require_not_of_a_run
+from translator.runs.finding import newest_run
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runs.tensorboard import read_history
 from translator.runtime import atomic_files as files
 from translator.runtime.atomic_files import load_tensors, read_plain, save_tensors

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from translator.runtime.errors import UserError, no_such_option
+from translator.runtime.errors import UserError, unknown
 
 PACKAGE = Path(__file__).resolve().parent
 # A wheel holds conf/ inside the package.
@@ -69,7 +69,7 @@ def main() -> None:
     name, *options = words
     with one_line_errors():
         if name not in COMMANDS:
-            raise UserError(no_such_option(name, "", COMMANDS).replace("option", "command"))
+            raise UserError(unknown("command", name, COMMANDS))
     sys.argv = [f"{program} {name}", *options]
     run(name)
 

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from translator.runtime.atomic_files import read_plain
-from translator.runtime.errors import UserError, no_such_option
+from translator.runtime.errors import UserError, unknown
 
 # An integer passes as a float, a bool is no number, text is no number either.
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -144,7 +144,7 @@ def build(cls: type[Config], values: Any) -> Config:
     built = {}
     for name, value in values.items():
         if name not in hints:
-            raise UserError(no_such_option(str(name), cls.GROUP, hints))
+            raise UserError(unknown("option", str(name), hints, cls.GROUP))
         group = dataclasses.is_dataclass(hints[name])
         built[name] = build(hints[name], value) if group else tuple(value) if isinstance(value, list) else value
     return cls(**built)

@@ -86,7 +86,7 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     device = resolve_device(options.device)
     precision: Any = Precision.resolve(options.precision, device).value  # a name of the Literal
     options = dataclasses.replace(options, precision=precision)
-    paths = [own, Path(options.against)] if options.against else [own]
+    paths = [own, *chosen_runs(options.against, options.runs)] if options.against else [own]
     require_comparable(paths, options.direction)
     require_not_of_a_run(folder)
     require_writable(folder)

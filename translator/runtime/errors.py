@@ -32,11 +32,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         sign in str(error) for sign in OUT_OF_MEMORY)
 
 
-def no_such_option(name: str, where: str, names: Iterable[str]) -> str:
-    """Return the message for an unknown option `where` + `name`, with the nearest of the names that exist."""
+def unknown(kind: str, name: str, names: Iterable[str], where: str = "") -> str:
+    """Return the message for a name that does not exist, written `where` + `name`, with the nearest of those that do."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
-    return f"{where}{name}: no such option; " + (f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}")
+    return f"{where}{name}: no such {kind}; " + (f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}")
 
 
 def one_line(text: str) -> str:

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -52,7 +53,7 @@ def one_line_errors() -> Iterator[None]:
             _exit(str(error))
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)  # where it was raised
         if {name.split(".")[0] for name in (type(error).__module__, frame.f_globals["__name__"])} & {"hydra", "omegaconf"}:
-            _exit(_misnamed(error.__cause__) or f"configuration: {error}")
+            _exit(_misnamed(error.__cause__) or _no_preset(error) or f"configuration: {error}")
         if isinstance(error, OSError):  # no space, no permission, no such file: the system's message says which
             _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
         if errors.is_out_of_memory(error):
@@ -104,7 +105,19 @@ def _misnamed(cause: BaseException | None) -> str | None:
     if not isinstance(group, Mapping) or not group or name in group:
         return None
     where = str(getattr(cause, "full_key", name)).removesuffix(name)
-    return errors.no_such_option(name, where, (str(key) for key in group if key != "hydra"))
+    return errors.unknown("option", name, (str(key) for key in group if key != "hydra"), where)
+
+
+def _no_preset(error: Exception) -> str | None:
+    """Return the message for a preset that Hydra did not find, such as model=tinny."""
+    group, slash, name = (getattr(error, "missing_cfg_file", None) or "").partition("/")
+    if not slash:
+        return None
+    if group == "data" and Path(name).is_file():
+        return f"data={name}: is a file, not a preset. Write data=files data.train={name}"
+    if group == "data" and ("/" in name or Path(name).is_dir()):
+        return f"data={name}: no such preset. For a folder, or a data set of the hub, write data.path={name}"
+    return errors.unknown("preset", name, getattr(error, "options", ()), f"{group}=")
 
 
 def _report_once(thread: threading.ExceptHookArgs) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from translator.config.building import with_named
 from translator.config.options import RunConfig
+from translator.runs.finding import with_found_runs
 from translator.runs.run_folder import RunFolder
 from translator.runtime.typed import typed
 from translator.training.train import TrainedRun, train
@@ -16,7 +17,7 @@ OWN = ("data.teacher", "data.cache", "data.workers")  # options that a student d
 
 def teach(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
     """Train a student of data.teacher, or resume it. named: options that the user gave."""
-    return train(as_student(config, named), named=named)
+    return train(as_student(with_found_runs(config), named), named=named)
 
 
 def as_student(config: RunConfig, named: Sequence[str]) -> RunConfig:

@@ -24,7 +24,7 @@ from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Transla
 from translator.metrics.scores import usual_metric
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
-from translator.runs.finding import place_of
+from translator.runs.finding import place_of, with_found_runs
 from translator.runs.run_folder import RunFolder
 from translator.runs.training_state import Outcome, outcome_of
 from translator.runtime.atomic_files import sole_user
@@ -63,6 +63,7 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
     Raises UserError for a user's mistake, and Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP.
     """
     tune_cpu(training=True)
+    config = with_found_runs(config)
     folder = RunFolder(place_of(config.runs) / config.name)
     with (
         process_group(config.device, minutes=config.train.timeout_minutes),

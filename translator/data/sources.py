@@ -34,6 +34,7 @@ from translator.data.cleaning import READ_ROWS
 from translator.data.table_files import KINDS, read_table, text_columns
 from translator.data.text_files import kind_of, read_lines, require_file, sha256_of
 from translator.runtime.errors import UserError, one_line
+from translator.runtime.typed import typed
 
 SPLITS = ("train", "validation", "test")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
@@ -214,7 +215,7 @@ def _require_path(config: DataConfig) -> str:
     if Path(path).is_file():
         raise UserError(f"data.path={path}: is a file. Set data.path=null data.train={path}")
     if not Path(path).exists() and hub_id(path) is None:
-        hint = ". `make data` fetches the default data" if path.startswith("data/") else ""
+        hint = f". `{typed('train')}` fetches the default data" if path.startswith("data/") else ""
         raise UserError(f"data.path={path}: no such folder{hint}")
     return path
 

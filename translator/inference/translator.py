@@ -28,6 +28,7 @@ from translator.inference.translation import Given, Request, Translation
 from translator.model.inference_layers import convert, int8_of, strip_hooks
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, is_int8, load_int8_into, load_into, require_fit
+from translator.runs.finding import find_run
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, Precision, advise_when_out_of_memory, resolve_device
@@ -77,7 +78,7 @@ class TrainedModel:
 
         A run of `make quantize` is decoded in int8, or if `dequantised` as one with float32 weights.
         """
-        where, folder = resolve_device(device), RunFolder(run)
+        where, folder = resolve_device(device), RunFolder(find_run(str(run)))
         config, tokenizers = folder.load_config(), folder.load_tokenizers()
         languages = tuple(dict.fromkeys(source for source, _ in config.data.directions))
         preload(languages)

@@ -1,12 +1,17 @@
-"""Find the runs that options name."""
+"""Find the runs that options name: by folder, by name, or by id on the Hugging Face hub."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
 from translator.config.options import RunConfig
+from translator.runs.run_folder import OWN
 from translator.runtime.errors import UserError
 from translator.runtime.typed import typed
 
@@ -22,19 +27,35 @@ def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, .
     """Return the run folders of these paths or names; by default the newest in `runs`."""
     if not named:
         return (newest_run(place_of(runs)),)
-    return tuple(Path(find_run(name, runs)) for name in ((named,) if isinstance(named, str) else named))
+    return tuple(find_run(name, runs) for name in ((named,) if isinstance(named, str) else named))
 
 
-def find_run(named: str, runs: str) -> str:
-    """Return the folder `named`, or, if there is none, the run of this name in `runs`."""
-    inside = place_of(runs) / named
-    return str(inside) if inside.is_dir() and not Path(named).exists() else named
+def find_run(named: str, runs: str = "runs") -> Path:
+    """Return the folder `named`; where there is none, the run of this name in `runs`, or a copy of USER/NAME on the hub.
+
+    UserError if the hub has no such run, or cannot be reached and the run was never loaded from it.
+    """
+    path, inside = Path(named), place_of(runs) / named
+    if path.exists() or inside.is_dir():
+        return path if path.exists() else inside
+    is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", named) and not path.parent.exists()
+    return _from_hub(named) if is_id else path
+
+
+def _from_hub(repository: str) -> Path:
+    """Return the folder where the hub's client keeps a run; only the files of run folders are fetched."""
+    try:
+        return Path(snapshot_download(repository, allow_patterns=list(OWN)))
+    except LocalEntryNotFoundError as error:
+        raise UserError(f"{repository}: no such run here, and the hub cannot be reached. Name the folder of a run.") from error
+    except (HfHubHTTPError, OSError) as error:
+        raise UserError(f"{repository}: no such run here or on the hub: {str(error).strip().splitlines()[0]}") from error
 
 
 def with_found_runs(config: RunConfig) -> RunConfig:
     """Return the options of a training with the folders of the runs that they name."""
     def found(named: Any) -> Any:
-        return find_run(named, config.runs) if isinstance(named, str) else named and tuple(map(found, named))
+        return str(find_run(named, config.runs)) if isinstance(named, str) else named and tuple(map(found, named))
 
     data = dataclasses.replace(config.data, teacher=found(config.data.teacher), reverse=found(config.data.reverse))
     train = dataclasses.replace(config.train, teacher=found(config.train.teacher))

@@ -235,13 +235,17 @@ class FileTranslation:
         config = self.config
         interactive = config.input is config.text is None and sys.stdin.isatty() and sys.stdout.isatty()
         number = 0
-        for lines in _prompted_lines() if interactive else arriving_lines(file, config.input):
+        for lines in _prompted_lines(self._prompt()) if interactive else arriving_lines(file, config.input):
             numbered = list(enumerate((parse(line, self.input_format) for line in lines), start=number + 1))
             number += len(numbered)
             self.progress.update(sum(line.size for n, line in numbered if n <= done))
             size = len(numbered) if config.workers == 1 else CHUNK
             groups = (numbered[first : first + size] for first in range(0, len(numbered), size))
             yield from (group for group in groups if group[-1][0] > done)
+
+    def _prompt(self) -> str:
+        data = RunFolder(self.job.runs[0]).load_config().data
+        return f"{data.source} to {data.target}, {' and '.join(Path(run).name for run in self.job.runs)}> "
 
     def _scores(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
         """Yield the scores of the given translations that are not done."""
@@ -291,13 +295,13 @@ def _version(file: str | Path | None) -> list[Any]:
     return [str(path), path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else [str(path)]
 
 
-def _prompted_lines() -> Iterator[list[bytes]]:
+def _prompted_lines(prompt: str) -> Iterator[list[bytes]]:
     """Yield lines typed at a prompt, with readline's keys and history; Ctrl-D ends."""
     import readline  # noqa: F401 importing it makes `input` editable; Windows has none
 
     while True:
         try:
-            yield [input("> ").encode(errors="surrogateescape")]
+            yield [input(prompt).encode(errors="surrogateescape")]
         except EOFError:
             print()
             return

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from translator.runtime import errors
+from translator.runtime.colour import RED, coloured
 from translator.runtime.errors import Interrupted, UserError
 from translator.runtime.overrides import split_words, take_literally
 
@@ -129,7 +130,7 @@ def _report_once(thread: threading.ExceptHookArgs) -> None:
 def _exit(message: str) -> NoReturn:
     if os.environ.get("RANK", "0") != "0":  # the main process may say the same and end this one
         time.sleep(3)
-    print(f"error: {errors.one_line(message)}", file=sys.stderr)
+    print(coloured("error:", RED), errors.one_line(message), file=sys.stderr)
     try:
         sys.stdout.flush()
     except OSError:

@@ -157,10 +157,11 @@ class Trainer:
             with self._interruption.put_off():  # what is recorded and what is saved go together
                 self.state.validations.append({"update": self.state.update, **metrics})
                 if (tracker := self._measurements.tracker) is not None:
-                    self.validator.show(self.state.update, metrics, translations, tracker)
+                    best = self._best()["update"] == self.state.update
+                    self.validator.show(self.state.update, metrics, translations, tracker, best=best)
                     earlier = outcome_of(self.folder.load_outcome())
                     stays = earlier is not None and earlier.surpasses(metrics, self.config.train.metric)
-                    if self._best()["update"] == self.state.update and not stays:
+                    if best and not stays:
                         self._save_model(weights_of(self.model))
                     self._keep_best(metrics)
                 self.state.seconds = time.monotonic() - self._started

@@ -18,6 +18,7 @@ from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
 from translator.runs.tensorboard import Tracker
 from translator.runs.training_state import Metrics, Validation
+from translator.runtime.colour import GREEN, coloured
 from translator.runtime.console import log
 from translator.runtime.distributed import broadcast_from_main, gather, own_items, sum_over_processes
 from translator.runtime.errors import UserError
@@ -67,10 +68,11 @@ class Validator:
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         return metrics | {name: value.value for name, value in scores.items()}, translations
 
-    def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker) -> None:
+    def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker, *, best: bool) -> None:
         """Show what `measure` returned on the console and in TensorBoard, with samples and an attention map."""
         scores = "".join(f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
-        log(f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}")
+        line = f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}"
+        log(coloured(f"{line}  new best", GREEN) if best else line)
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})
         if spans := self.model.spans():
             tracker.scalars(update, {

@@ -76,7 +76,7 @@ def test_validation_measures_and_shows_the_metric(tokenizer, capsys):
 
         def table(self, *_: object) -> None: ...
 
-    validator.show(1, metrics, translations, Tracker())
+    validator.show(1, metrics, translations, Tracker(), best=True)
     assert "Brevity 1.00" in "".join(capsys.readouterr())
     assert better("brevity", 2, 1)
 

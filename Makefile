@@ -53,93 +53,115 @@ $(error PROCS=$(value PROCS): not a number of processes. Write a whole number fr
 endif
 endif
 
+GOALS := help $(SCRIPTS) board data test fuzz torture lint docs setup clean
+UNKNOWN := $(firstword $(filter-out $(GOALS) $(TATOEBA) .venv/%,$(MAKECMDGOALS)))
+ifneq ($(UNKNOWN),)
+NEAREST := $(shell $(PYTHON) -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' \
+	$(call quoted,$(UNKNOWN)) $(GOALS))
+$(error $(UNKNOWN): no such target. $(if $(NEAREST),Did you mean make $(NEAREST)?,make help lists them))
+endif
+
+# Run a command. Ctrl-C reaches this shell and make as well: make then ends by itself, without "Error 130".
+run = @trap 'ctrl_c=1' INT; $1 || { code=$$?; [ "$$ctrl_c" ] || exit $$code; }
+
 .DEFAULT_GOAL := help
-.PHONY: help train teach data-report import evaluate translate export serve report shortlist prune quantize plot-attention board \
-	bench compare growth data test fuzz torture lint docs setup clean
+.PHONY: $(GOALS)
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
-	@echo
-	@echo 'ARGS="..." passes options, e.g. make train ARGS="data=multi30k model=base". They are in conf/.'
+	@awk -F ':.*## ' '/^##@ / { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' Makefile
+	@printf '\n%s\n' 'Examples; ARGS="..." holds options, which conf/ explains:'
+	@printf '  %s\n' 'make train ARGS="data=files data.train=pairs.tsv train.max_minutes=10"' \
+		'make translate TEXT="How are you?"' 'make serve RUN=my-run'
 
 # PyTorch's threads spin while they wait. Beside busy programs a training that spins less is twice as fast.
 train teach: export GOMP_SPINCOUNT ?= 10000
 # A faster allocator for large tensors, if it is installed (docs/speed.md).
 train teach evaluate translate serve bench compare growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
 LAUNCH = $(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python)
+
+##@ Train
+
 train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or resume; PROCS=2: two processes or GPUs
-	@$(LAUNCH) scripts/train.py
+	$(call run,$(LAUNCH) scripts/train.py)
 
-teach: $(READY) ## Train a student NAME=... on the translations of a trained model, TEACHER=..., with its data and tokenizer
-	@$(LAUNCH) scripts/teach.py $(if $(value TEACHER),$(call quoted,data.teacher=$(value TEACHER))) \
-		$(if $(value NAME),$(call quoted,name=$(value NAME)))
+teach: $(READY) ## Train a student NAME=... on the translations of TEACHER=...
+	$(call run,$(LAUNCH) scripts/teach.py $(if $(value TEACHER),$(call quoted,data.teacher=$(value TEACHER))) \
+		$(if $(value NAME),$(call quoted,name=$(value NAME))))
 
-data-report: $(READY) ## Show which rows cleaning drops, and why, before training: ARGS="data=files data.train=pairs.tsv"
-	@$(BIN)/python scripts/data_report.py
+import: .venv/ready-huggingface ## Make a run of FROM=..., Marian (OPUS-MT) or M2M-100 weights
+	$(call run,$(BIN)/python scripts/import.py $(call quoted,init=$(value FROM)))
 
-import: .venv/ready-huggingface ## Make a run folder of FROM=..., Marian (OPUS-MT) or M2M-100 weights
-	@$(BIN)/python scripts/import.py $(call quoted,init=$(value FROM))
+data-report: $(READY) ## Show which rows cleaning drops, and why, before training
+	$(call run,$(BIN)/python scripts/data_report.py)
 
-evaluate: $(READY) ## Score a trained model on the test split: BLEU, chrF, TER
-	@$(BIN)/python scripts/evaluate.py $(RUN_OPTION)
+data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
+
+board: $(READY) ## Show the training curves in the browser (TensorBoard)
+	$(call run,$(BIN)/tensorboard --logdir runs $(value ARGS))
+
+##@ Use a trained model; RUN=NAME chooses one
 
 translate: $(READY) ## Translate TEXT="...", or the lines of stdin
 ifneq ($(value TEXT),)
-	@printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(RUN_OPTION)
+	$(call run,printf '%s\n' "$$TRANSLATE_TEXT" | $(BIN)/python scripts/translate.py $(RUN_OPTION))
 else
-	@$(BIN)/python scripts/translate.py $(RUN_OPTION)
+	$(call run,$(BIN)/python scripts/translate.py $(RUN_OPTION))
 endif
 
-export: $(if $(filter ctranslate2 huggingface,$(value FORMAT)),.venv/ready-$(value FORMAT),$(READY)) ## Write a trained model for other programs: FORMAT=ctranslate2 or huggingface
-	@$(BIN)/python scripts/export.py $(RUN_OPTION) $(call quoted,format=$(value FORMAT))
+evaluate: $(READY) ## Score a model on the test split: BLEU, chrF, TER
+	$(call run,$(BIN)/python scripts/evaluate.py $(RUN_OPTION))
 
-serve: .venv/ready-serve ## Serve a trained model: an HTTP API and a page at http://127.0.0.1:5000/
-	@$(BIN)/python scripts/serve.py $(RUN_OPTION)
+serve: .venv/ready-serve ## Serve a model: an HTTP API and a page at 127.0.0.1:5000
+	$(call run,$(BIN)/python scripts/serve.py $(RUN_OPTION))
 
-report: $(READY) ## Write a page about a trained model, to send or print: ARGS="against=OTHER_RUN" compares two
-	@$(BIN)/python scripts/report.py $(RUN_OPTION)
+report: $(READY) ## Write a page about a model, or ARGS="against=OTHER" two
+	$(call run,$(BIN)/python scripts/report.py $(RUN_OPTION))
 
-shortlist: $(READY) ## Learn a trained model's shortlist, for faster translation with ARGS="search.shortlist=20"
-	@$(BIN)/python scripts/shortlist.py $(RUN_OPTION)
+plot-attention: $(READY) ## Draw the attention for TEXT="...", or also TARGET="..."
+	$(call run,$(BIN)/python scripts/plot_attention.py $(RUN_OPTION))
 
-prune: $(READY) ## Write a smaller run of a trained one: ARGS="heads=0.25 encoder_layers=[0,2,3] vocabulary=used"
-	@$(BIN)/python scripts/prune.py $(RUN_OPTION)
+export: $(if $(filter ctranslate2 huggingface,$(value FORMAT)),.venv/ready-$(value FORMAT),$(READY)) ## Write a model for other programs: FORMAT=ctranslate2, ...
+	$(call run,$(BIN)/python scripts/export.py $(RUN_OPTION) $(call quoted,format=$(value FORMAT)))
 
-quantize: $(READY) ## Write a copy of a trained model in a quarter of the bytes, for CPUs: weights in int8
-	@$(BIN)/python scripts/quantize.py $(RUN_OPTION)
+##@ Make it smaller and faster
 
-plot-attention: $(READY) ## Draw the attention of every layer and head for TEXT="..." and its translation, or TARGET="..."
-	@$(BIN)/python scripts/plot_attention.py $(RUN_OPTION)
+shortlist: $(READY) ## Learn a shortlist, for ARGS="search.shortlist=20"
+	$(call run,$(BIN)/python scripts/shortlist.py $(RUN_OPTION))
 
-board: $(READY) ## Show the training curves in the browser (TensorBoard)
-	@$(BIN)/tensorboard --logdir runs $(value ARGS)
+prune: $(READY) ## Write a smaller run: ARGS="heads=0.25 vocabulary=used"
+	$(call run,$(BIN)/python scripts/prune.py $(RUN_OPTION))
+
+quantize: $(READY) ## Write a copy in a quarter of the bytes: weights in int8
+	$(call run,$(BIN)/python scripts/quantize.py $(RUN_OPTION))
+
+##@ Measure
 
 bench: $(READY) ## Measure the speed of training, or with --run=RUN of decoding
-	@$(BIN)/python scripts/bench/speed.py
+	$(call run,$(BIN)/python scripts/bench/speed.py)
 
-compare: $(READY) $(if $(findstring --ctranslate2,$(value ARGS)),.venv/ready-ctranslate2) ## Compare trained models in size, memory, scores and speed: ARGS="--runs=runs/x,runs/x-int8"
-	@$(BIN)/python scripts/bench/models.py
+compare: $(READY) $(if $(findstring --ctranslate2,$(value ARGS)),.venv/ready-ctranslate2) ## Compare sizes, scores and speeds: ARGS="--runs=a,b"
+	$(call run,$(BIN)/python scripts/bench/models.py)
 
-growth: $(READY) ## Measure the cost of an update by model and length, and learning by corpus size
-	@$(BIN)/python scripts/bench/growth.py
+growth: $(READY) ## Measure the cost of updates, and learning by corpus size
+	$(call run,$(BIN)/python scripts/bench/growth.py)
 
-data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
+##@ Work on the code
 
 test: $(DEV) $(TATOEBA) ## Run the tests, on all cores
 	@$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(value ARGS)
 
-fuzz: $(DEV) ## Try a hundred thousand random inputs, and count them by property
+fuzz: $(DEV) ## Try a hundred thousand random inputs
 	@$(BIN)/python -m pytest tests/system/test_fuzz.py --hypothesis-profile=fuzz --hypothesis-show-statistics $(value ARGS)
 
-torture: $(DEV) ## Kill, starve and mislead real processes: KILLS=50 trainings at random instants, workers, translations
+torture: $(DEV) ## Kill and starve real processes, KILLS=50 trainings
 	@KILLS=$(call quoted,$(value KILLS)) $(BIN)/python -m pytest -s -m torture $(value ARGS)
 
 lint: $(DEV) ## Check style (ruff), types (mypy) and words
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python scripts/check_words.py
+	$(call run,$(BIN)/python scripts/check_words.py)
 
-docs: .venv/ready-docs ## Build the docs site into site/html/: guides, and a reference from docstrings
+docs: .venv/ready-docs ## Build the docs site into site/html/
 	@$(BIN)/python docs/build_site.py
 
 setup: $(READY) ## Make .venv with the tested versions

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shlex
+import signal
 import subprocess
+import time
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -215,8 +218,24 @@ def test_make_translate_without_text_reads_stdin(tmp_path):
     assert piped.stdout == "a\nb\n"
 
 
+@pytest.mark.parametrize(("whom", "ends", "says"), [("make", -signal.SIGINT, ""), ("python", 2, "Error 130")])
+def test_ctrl_c_ends_make_without_a_word(tmp_path, whom, ends, says):
+    """At a terminal it reaches make, its shell and the script; a signal to the script alone is an error of make's."""
+    recipes_with(tmp_path, f"trap 'exit 130' INT; echo $$ > {tmp_path}/pid; while :; do sleep 0.02; done")
+    make = subprocess.Popen(["make", "-s", "train"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+        time.sleep(0.02)
+    if whom == "make":
+        os.killpg(make.pid, signal.SIGINT)
+    else:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGINT)
+    _, stderr = make.communicate(timeout=30)
+    assert make.returncode == ends, stderr
+    assert says in stderr and bool(says) == bool(stderr)
+
+
 @pytest.mark.parametrize(("words", "told"), [
-    ("train max_minutes=3", 'Write make train ARGS="train.max_minutes=3"'), ("translate text=hi", 'Write TEXT="hi"'),
+    ("trian", "Did you mean make train?"), ("xyz", "make help lists them"), ("train max_minutes=3", 'Write make train ARGS="train.max_minutes=3"'), ("translate text=hi", 'Write TEXT="hi"'),
     ("train data=multi30k", 'Write make train ARGS="data=multi30k"'), ("train RUN=runs/x", "takes no such variable"),
     ("train model.d_model=$(", 'ARGS="model.d_model=$("'), ("serve port=5", 'ARGS="port=5"'), ("train PROCS=0", "PROCS=0: "),
     ("train PROCS=abc", "PROCS=abc: "), ("train PROCS=", "Write a whole number")])

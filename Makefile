@@ -156,10 +156,11 @@ fuzz: $(DEV) ## Try a hundred thousand random inputs
 torture: $(DEV) ## Kill and starve real processes, KILLS=50 trainings
 	@KILLS=$(call quoted,$(value KILLS)) $(BIN)/python -m pytest -s -m torture $(value ARGS)
 
-lint: $(DEV) ## Check style (ruff), types (mypy) and words
+lint: $(DEV) ## Check style (ruff, hadolint), types (mypy) and words
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	$(call run,$(BIN)/python scripts/check_words.py)
+	@$(BIN)/python scripts/check_words.py
+	@! [ -x $(BIN)/hadolint ] || $(BIN)/hadolint Dockerfile
 
 docs: .venv/ready-docs ## Build the docs site into site/html/
 	@$(BIN)/python docs/build_site.py

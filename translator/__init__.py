@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["Translator", "__version__", "train"]
 __version__ = "0.1.0"
-_MODULES = {"Translator": "translator.inference.translator", "train": "translator.training.train"}
+_MODULES = {"Translator": "translator.inference.translator", "train": "translator.api"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,21 +11,22 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
 
+OURS = (sys.executable, ROOT / "scripts" / "serve.py")
+
 
 class Server:
-    """scripts/serve.py, running."""
+    """scripts/serve.py, or another command that serves, running."""
 
-    def __init__(self, log: Path, *options: str) -> None:
+    def __init__(self, log: Path, *options: str, command: Sequence[str | Path] = OURS) -> None:
         self.log = log
         with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "scripts" / "serve.py"), "port=0", "device=cpu", *options], stderr=file, cwd=ROOT)
+            self.process = subprocess.Popen([*command, "port=0", "device=cpu", *options], stderr=file, cwd=ROOT)
         while not (found := re.search(r"http://([\d.]+):(\d+)/", self.said)):
             assert self.process.poll() is None, self.said
             time.sleep(0.05)

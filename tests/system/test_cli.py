@@ -6,13 +6,11 @@ from translator.cli import COMMANDS, CONF, main
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import translator
 from tests.support.commands import assert_user_error
-from tests.support.corpora import PAIRS, write_pairs
 from tests.support.paths import ROOT
 from translator.runtime import typed as typing
 from translator.runtime.colour import RED, coloured
@@ -72,21 +70,3 @@ def test_colour_is_for_terminals_only(monkeypatch):
     assert coloured("error:", RED) == "\x1b[31merror:\x1b[m"
     monkeypatch.setenv("NO_COLOR", "1")
     assert coloured("error:", RED) == "error:"
-
-
-TRAIN = """
-from pathlib import Path
-from translator import train
-run = train(
-    "train.max_updates=2", "train.validate_every=2", "model.d_model=32", "model.d_ff=32", "tokenizer.vocab_size=320",
-    data="files", model="tiny", name="my run", runs={runs!r}, device="cpu",
-    **{{"data.train": {pairs!r}, "data.cache": {runs!r}}})
-print(run.folder.path, run.outcome.update, sorted(run.evaluation.scores))
-"""
-
-
-def test_a_training_from_python_has_the_defaults_of_conf(tmp_path):
-    pairs = write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    code = TRAIN.format(runs=str(tmp_path), pairs=str(pairs))
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert result.stdout == f"{Path(tmp_path, 'my run')} 2 ['bleu', 'chrf', 'ter']\n", result.stderr

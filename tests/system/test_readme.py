@@ -20,7 +20,8 @@ from omegaconf import OmegaConf
 
 import translator
 from tests.support.commands import recipes_with
-from tests.support.configurations import composed, run_config
+from tests.support.configurations import TINY, composed, run_config
+from tests.support.corpora import PAIRS, write_pairs
 from tests.support.paths import ROOT
 from tests.test_architecture import FILES, ORDER, ours, package
 from translator.config.building import build
@@ -120,8 +121,12 @@ def test_code_named_in_concepts_is_in_its_file():
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_every_python_example_runs(name, run_folder, capsys):
-    exec(PYTHON[name].replace("runs/tatoeba-en-de-small", str(run_folder)), {})  # the page's own words
+def test_every_python_example_runs(name, run_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    quick = ", ".join(map(repr, [*TINY, "train.max_updates=2", "train.validate_every=2", f"data.cache={tmp_path}"]))
+    code = PYTHON[name].replace("runs/tatoeba-en-de-small", str(run_folder)).replace('"train.max_minutes=10"', quick)
+    exec(code, {})  # else the page's own words
     assert capsys.readouterr().out
 
 

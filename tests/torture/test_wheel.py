@@ -64,4 +64,4 @@ def test_a_wheel_serves_its_page(bin_folder, run_folder, tmp_path):
         with urllib.request.urlopen(server.url) as page:
             assert b"<html" in page.read()
     finally:
-        assert server.stop() == 0
+        server.stop()

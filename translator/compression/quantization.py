@@ -7,8 +7,6 @@ weights, one an output, and token embeddings. Biases, norms, and tables of posit
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,8 +16,8 @@ from translator.config.commands import QuantizeConfig
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, is_int8, quantise, require_fit
 from translator.runs.finding import chosen_runs
-from translator.runs.run_folder import INT8_FORMAT, OWN, RunFolder, require_not_of_a_run
-from translator.runtime.atomic_files import Weights, require_writable, save_tensors, writing
+from translator.runs.run_folder import RunFolder, require_not_of_a_run
+from translator.runtime.atomic_files import Weights, require_writable, writing
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
 from translator.runtime.typed import typed
@@ -46,15 +44,11 @@ def write_quantized(folder: RunFolder, output: Path) -> tuple[int, int]:
     config, weights = folder.load_config(), quantised_weights(folder)
     output.parent.mkdir(parents=True, exist_ok=True)
     with writing(output), TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as aside:
-        partial = RunFolder(Path(aside) / output.name)
-        partial.path.mkdir()
-        for file in folder.path.iterdir():
-            if file.is_file() and not file.name.startswith(".") and any(fnmatch.fnmatch(file.name, own) for own in OWN):
-                shutil.copyfile(file, partial.path / file.name)
-        save_tensors(partial.model_file, weights)
-        partial.write_config(dataclasses.replace(config, name=output.name), INT8_FORMAT)
-        sizes = folder.model_file.stat().st_size, partial.model_file.stat().st_size
-        partial.path.rename(output)
+        partial = Path(aside) / output.name
+        partial.mkdir()
+        copy = folder.copy_to(partial, dataclasses.replace(config, name=output.name), weights)
+        sizes = folder.model_file.stat().st_size, copy.model_file.stat().st_size
+        partial.rename(output)
     return sizes
 
 

@@ -128,7 +128,7 @@ class ExportConfig(RunCommand):
     """What `scripts/export.py` composes: conf/export.yaml."""
 
     run: str | None
-    format: Literal["ctranslate2", "huggingface"]
+    format: Literal["ctranslate2", "huggingface", "translator"]
     output: str | None
     quantization: Literal["float32", "float16", "int8"]
     push: str | None
@@ -136,7 +136,7 @@ class ExportConfig(RunCommand):
 
     def __post_init__(self) -> None:
         self.require(self.format == "ctranslate2" or self.quantization == "float32", "quantization", "needs format=ctranslate2")
-        self.require(self.format == "huggingface" or self.push is None, "push", "needs format=huggingface")
+        self.require(self.format != "ctranslate2" or self.push is None, "push", "needs format=huggingface or format=translator")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from huggingface_hub import DatasetCard, EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
+from huggingface_hub import DatasetCard, EvalResult, HfApi, ModelCard, ModelCardData, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 from translator import __version__
 from translator.config.commands import ExportConfig
-from translator.config.options import DataConfig
+from translator.config.options import DataConfig, SearchConfig
 from translator.data.sources import hub_id
 from translator.export.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
@@ -51,7 +51,7 @@ On the test split, in the program that trained it, with {{ scores_beam }} hypoth
 ```python
 {{ usage }}```
 
-A source, or an output, may have {{ positions }} tokens at most.
+{% if positions %}A source, or an output, may have {{ positions }} tokens at most.{% endif %}
 {%- if tags %}
 
 Begin each source with the tag of the language wanted, and a space: {{ tags }}.
@@ -74,22 +74,44 @@ def export_run(config: ExportConfig) -> None:
         raise UserError(f"format={config.format}: {error.name} is not installed. Install it with "
                         f"`{installation(config.format)}`.") from error
     [run] = chosen_runs(config.run, config.runs)
+    name = f"ctranslate2-{config.quantization}" if config.format == "ctranslate2" else config.format
+    output = Path(config.output) if config.output else require_no_link(run / name)
+    published, decoding = config.push or str(output), None
+    with replaced(output, run, config.format) as folder:
+        if config.format == "translator":
+            exporter.write(RunFolder(run), config.search, folder)
+            usage = exporter.usage(published)
+        else:
+            translator, decoding = _expressible(run, config.search)
+            exporter.write(
+                translator, decoding, folder,
+                **({"quantization": config.quantization} if config.format == "ctranslate2" else {}))
+            usage = exporter.usage(translator, decoding, published)
+        write_text(folder / "README.md", model_card(RunFolder(run), decoding, usage, exporter.LIBRARY))
+    print(f"written to {output}; its README.md has these lines:\n\n{usage}")
+    if config.push:
+        print(f"uploaded to {_push(output, config.push)}")
+
+
+def _expressible(run: Path, search: SearchConfig) -> tuple[Translator, Decoding]:
+    """Load a run for another program; UserError where no other program translates as it does."""
     if RunFolder(run).has_int8_weights():
         log(f"{run}: has int8 weights, exported as float32. The run they were made of is more exact.")
     translator = Translator(TrainedModel.load(run, "cpu", dequantised=True))
     if translator.source_tokenizer.tag_ids or translator.target_tokenizer.tag_ids:
         raise UserError(f"{run}: tokenizer.source_tag and tokenizer.target_tag, as of M2M-100, cannot be exported")
-    decoding = Decoding.nearest(config.search, translator.models[0].config, RunFolder(run).mean_target())
-    quantized = config.format == "ctranslate2"
-    name = f"ctranslate2-{config.quantization}" if quantized else config.format
-    output = Path(config.output) if config.output else require_no_link(run / name)
-    with replaced(output, run, config.format) as folder:
-        exporter.write(translator, decoding, folder, **({"quantization": config.quantization} if quantized else {}))
-        usage = exporter.usage(translator, decoding, config.push or str(output))
-        write_text(folder / "README.md", model_card(RunFolder(run), decoding, usage, exporter.LIBRARY))
-    print(f"written to {output}; its README.md has these lines:\n\n{usage}")
-    if config.push:
-        print(f"uploaded to {exporter.push(output, config.push)}")
+    return translator, Decoding.nearest(search, translator.models[0].config, RunFolder(run).mean_target())
+
+
+def _push(folder: Path, repository: str) -> str:
+    """Upload an export to the repository USER/NAME, created if missing, and return its address."""
+    api = HfApi()
+    try:
+        url = api.create_repo(repository, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by translator")
+    except Exception as error:  # of many types: no token, not allowed, no network, a bad name
+        raise UserError(f"push={repository}: upload failed: {error}") from error
+    return str(url)
 
 
 @contextmanager
@@ -130,8 +152,11 @@ def _files(folder: Path) -> list[str]:
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if not file.is_dir())
 
 
-def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) -> str:
-    """Return the card of an exported run. `usage`: Python code that uses the export, by this library."""
+def model_card(folder: RunFolder, decoding: Decoding | None, usage: str, library: str) -> str:
+    """Return the card of an exported run. `usage`: Python code that uses the export, by this library.
+
+    decoding: what another program searches by; None for this one.
+    """
     config = folder.load_config()
     data = config.data
     base = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
@@ -145,13 +170,16 @@ def model_card(folder: RunFolder, decoding: Decoding, usage: str, library: str) 
         model_name=name, language=codes or None, license=licence, library_name=library,
         pipeline_tag="translation", base_model=base, datasets=[dataset] if dataset else None,
         metrics=[score.metric_type for score in scores] or None, eval_results=scores or None)
-    is_gnmt = decoding.search.length_penalty_form == "gnmt" and decoding.search.beam_size > 1
+    limits: dict[str, str | None] = {"positions": None, "gnmt": None, "power": None}
+    if decoding is not None:
+        is_gnmt = decoding.search.length_penalty_form == "gnmt" and decoding.search.beam_size > 1
+        limits = {"positions": f"{decoding.positions:,}", "power": f"{decoding.length_penalty:g}",
+                  "gnmt": f"{decoding.search.length_penalty:g}" if is_gnmt else None}
     return str(ModelCard.from_template(
         metadata, template_str=CARD, name=name, model=config.model, usage=usage, scores=scores, scores_beam=beam_size,
         languages=", ".join(" to ".join(direction) for direction in data.directions), tags=", ".join(data.tags),
         start=base or Path(config.init or "").name,  # not the folder: where it was says nothing to others
-        corpus=corpus if trained else None, licence=licence, positions=f"{decoding.positions:,}",
-        gnmt=f"{decoding.search.length_penalty:g}" if is_gnmt else None, power=f"{decoding.length_penalty:g}"))
+        corpus=corpus if trained else None, licence=licence, **limits))
 
 
 def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | None]:

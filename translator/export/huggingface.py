@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import HfApi
 from torch import Tensor
 from torch.nn import functional as F
 from transformers.utils.logging import disable_progress_bar
@@ -67,17 +66,6 @@ def write(translator: Translator, decoding: Decoding, folder: Path) -> None:
 def usage(translator: Translator, decoding: Decoding, name: str) -> str:
     """Return Python code that translates with the export of this name, a folder or a hub id."""
     return USAGE.format(name=name, limit=decoding.limit('batch["input_ids"].shape[1]'))
-
-
-def push(folder: Path, repository: str) -> str:
-    """Upload an export to the repository USER/NAME, created if missing, and return its address."""
-    api = HfApi()
-    try:
-        url = api.create_repo(repository, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by translator")
-    except Exception as error:  # of many types: no token, not allowed, no network, a bad name
-        raise UserError(f"push={repository}: upload failed: {error}") from error
-    return str(url)
 
 
 def generation_config(decoding: Decoding) -> transformers.GenerationConfig:

@@ -229,6 +229,20 @@ class RunFolder:
         for file in (file for pattern in SHARED for file in self.path.glob(pattern)):
             write_bytes(other.path / file.name, read_plain(file, 1 << 31))
 
+    def copy_to(self, path: Path, config: RunConfig, weights: Weights | None = None) -> RunFolder:
+        """Copy a run without its checkpoints, curves and evaluations to an empty folder, with these options; return that.
+
+        `weights`: in int8, in place of its own.
+        """
+        for file in self.path.iterdir():
+            if file.is_file() and not file.name.startswith(".") and any(fnmatch.fnmatch(file.name, own) for own in OWN):
+                shutil.copyfile(file, path / file.name)
+        copy = RunFolder(path)
+        if weights is not None:
+            save_tensors(copy.model_file, weights)
+        copy.write_config(config, INT8_FORMAT if weights is not None or self.has_int8_weights() else FORMAT)
+        return copy
+
     def save_shortlist(self, shortlist: Shortlist) -> None:
         save_tensors(self.shortlist_file, {name: tensor.int() for name, tensor in vars(shortlist).items()})
 

@@ -31,6 +31,7 @@ from tests.support.hub import running_hub
 from tests.support.models import random_model
 from tests.support.paths import ROOT
 from tests.support.table_models import search
+from translator.compression.quantization import write_quantized
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import ExportConfig
 from translator.config.options import ModelConfig, SearchConfig
@@ -39,7 +40,7 @@ from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
 from translator.export import decoding as to_decoding
 from translator.export import huggingface as to_huggingface
-from translator.export.command import model_card, replaced
+from translator.export.command import export_run, model_card, replaced
 from translator.export.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
 from translator.runs.run_folder import RunFolder
@@ -49,6 +50,7 @@ from translator.search.scoring import length_penalty, rate
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, narrow_target, train_tokenizer
 
 SOURCES, TARGETS = map(list, zip(*PAIRS, strict=True))
+BEAM_OF_CONF = from_hydra(ExportConfig, composed("export", "format=translator")).search
 GREEDY = search_config(beam_size=1, max_length_ratio=0, max_length_extra=20)
 BEAM = search_config(beam_size=5, length_penalty=0.8, length_penalty_form="power")
 IMPATIENT = dataclasses.replace(BEAM, keep_places=True, patience=1)
@@ -367,6 +369,9 @@ def test_an_upload_to_the_hub_is_found_there(trained_folder, tmp_path, script):
         environment = {
             "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token, "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
+        published = script("export", f"run={copy}", "format=translator", "push=someone/run", **environment)
+        assert published.returncode == 0, published.stderr.decode()
+        assert {"config.yaml", "model.safetensors", "README.md"} <= set(hub.repositories["someone/run"].revisions["main"])
         options = [f"run={copy}", "format=huggingface", "push=someone/model"]
         result = script("export", *options, **environment)
         assert result.returncode == 0, result.stderr.decode()
@@ -379,6 +384,19 @@ def test_an_upload_to_the_hub_is_found_there(trained_folder, tmp_path, script):
         refused = script("export", *options, **environment | {"HF_TOKEN": "wrong"})
         assert refused.returncode == 2
         assert re.match(r"error: push=someone/model: .*Invalid username", refused.stderr.decode().splitlines()[-1])
+
+
+def test_an_export_for_this_program_translates_as_the_run(trained_folder, tmp_path):
+    """By the search it was exported with, in int8 too."""
+    write_quantized(RunFolder(trained_folder), tmp_path / "int8")
+    for run in (trained_folder, tmp_path / "int8"):
+        options = [f"run={run}", "format=translator", f"output={tmp_path / 'out'}", "search.beam_size=2"]
+        export_run(from_hydra(ExportConfig, composed("export", *options)))
+        exported, own = Translator(tmp_path / "out", device="cpu"), Translator(run, device="cpu")
+        assert exported.search == dataclasses.replace(BEAM_OF_CONF, beam_size=2)
+        assert exported(SOURCES[:20]) == own(SOURCES[:20], exported.search)
+        assert (tmp_path / "out" / "model.safetensors").stat().st_size == (run / "model.safetensors").stat().st_size
+        assert "tokens at most" not in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_card_names_scores_languages_and_data_licence(run_folder, tmp_path):
@@ -435,7 +453,7 @@ def test_the_longest_output_is_the_same_everywhere():
 @pytest.mark.parametrize(("options", "words"), [
     (["format=onnx"], "format: must be 'ctranslate2' or 'huggingface'"),
     (["format=huggingface", "quantization=int8"], "quantization: needs format=ctranslate2"),
-    (["format=ctranslate2", "push=a/b"], "push: needs format=huggingface"),
+    (["format=ctranslate2", "push=a/b"], "push: needs format=huggingface or format=translator"),
     (["format=ctranslate2", "search.coverage_penalty=0.2"], "search.coverage_penalty=0.2"),
     (["format=ctranslate2", "search=sample"], "search.sampling=True")])
 def test_options_that_do_not_go_together_are_named(options, words):

@@ -108,6 +108,10 @@ class ServeConfig(DecodingCommand):
     origins: tuple[str, ...]
     max_characters: Count
     max_texts: Count
+    max_file_bytes: Annotated[int, Field(ge=0, le=2**30)]
+    max_file_characters: Count
+    file_timeout: Annotated[float, Field(gt=0)]
+    keep_files: Annotated[float, Field(gt=0, le=86_400)]
     max_waiting: Count
     max_connections: Count
     timeout: Annotated[float, Field(gt=0)]

@@ -11,9 +11,8 @@ from typing import Any
 
 from translator.config.languages import split_tag, tag_of
 from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptions
+from translator.inference.terminology import Terminology
 from translator.inference.translation import Refusal, Request, decoded
-from translator.runtime.atomic_files import read_plain
-from translator.runtime.errors import UserError
 from translator.text.markup import Markup, strip_tags
 from translator.text.placeholders import MOST_PLACEHOLDERS, find_spans
 from translator.text.sentence_splitter import split_clauses, split_sentences
@@ -71,41 +70,6 @@ class Unit:
 
 
 NOTHING = Unit([EOS_ID], "", [], ())
-
-
-class Terminology:
-    """Source terms and their required translations."""
-
-    def __init__(self, pairs: dict[str, str]) -> None:
-        self.pairs = {normal(source): target for source, target in pairs.items()}
-        self._pattern = whole_words(*pairs) if pairs else None
-
-    @classmethod
-    def load(cls, path: Path) -> Terminology:
-        """Read a file of tab-separated lines; UserError names the line that is not a pair."""
-        pairs: dict[str, str] = {}
-        try:
-            lines = read_plain(path).decode("utf-8-sig").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"search.terminology={path}: {error}") from error
-        for number, line in enumerate(lines, 1):
-            terms = [term.strip() for term in line.split("\t")]
-            if not line.strip():
-                continue
-            if len(terms) != 2 or not all(terms):
-                raise UserError(f"{path}, line {number}: expected a source term, a tab and a target term.")
-            source, target = normal(terms[0]), terms[1]
-            if pairs.setdefault(source, target) != target:
-                first = pairs[source]
-                raise UserError(f"{path}, line {number}: {source}: duplicate term (first defined as {first}). Remove one.")
-        if not pairs:
-            raise UserError(f"search.terminology={path}: holds no terms. Write a source term, a tab and a target term a line.")
-        return cls(pairs)
-
-    def required(self, source: str) -> list[str]:
-        """Return the target terms that a translation of `source` must hold, each once."""
-        terms = self._pattern.findall(normal(source)) if self._pattern else []
-        return list(dict.fromkeys(self.pairs[term] for term in terms))
 
 
 class Planner:
@@ -167,7 +131,8 @@ class Planner:
             form = self._form(sentence, options, plain=bool(beginning or required))
             [ids] = self.source_tokenizer.encode([tag + form.text])
             [prefix_ids] = self.target_tokenizer.encode([beginning or ""])
-            yield dataclasses.replace(self._unit(ids, form, prefix_ids[:-1], required, options), markup=tags)
+            phrases = (*required, *self._terms(form.text, request.terminology, options))
+            yield dataclasses.replace(self._unit(ids, form, prefix_ids[:-1], phrases, options), markup=tags)
 
     def _form(self, sentence: str, options: PlanningOptions, *, plain: bool) -> SurfaceForm:
         """Return what to translate in place of a sentence: itself if `plain`, or if a banned phrase would be given back."""
@@ -212,22 +177,26 @@ class Planner:
             part for sentence in split_sentences(text)
             for part in split_clauses(sentence, fits)]
 
+    def _terms(self, text: str, own: Terminology | None, options: PlanningOptions) -> list[str]:
+        """Return the translations that the terms in a sentence must have, those of its request before those of the file."""
+        terms = own.required(text) if own else []
+        if file := options.terminology:  # read once
+            if file not in self._terminologies:
+                self._terminologies[file] = Terminology.load(Path(file))
+            terms += self._terminologies[file].required(text, without=own.pairs if own else ())
+        return list(dict.fromkeys(terms))
+
     def _unit(
         self, ids: list[int], form: SurfaceForm, prefix: list[int], required: tuple[str, ...], options: PlanningOptions
     ) -> Unit:
         if len(ids) == 1 + self.source_tokenizer.count_tags(ids):  # only invisible characters
             return Unit([EOS_ID], form.source, [], (), dataclasses.replace(form, text=""))
-        terms: list[str] = []
-        if file := options.terminology:  # read once
-            if file not in self._terminologies:
-                self._terminologies[file] = Terminology.load(Path(file))
-            terms = self._terminologies[file].required(form.text)
-        self._require_possible(terms, "", options)
+        self._require_possible(required, "", options)
         limit = self.longest_source(options)
         if len(ids) > limit:
             option = "model.max_positions" if limit == self.positions else "search.max_source_tokens"
             raise Refusal(f"{len(ids):,} tokens, more than {option}={limit}")
-        unit = Unit(ids, form.source, prefix, (*required, *terms), form)
+        unit = Unit(ids, form.source, prefix, required, form)
         demanded = len(prefix) + sum(map(len, self.target_tokenizer.encode_phrases(unit.required)))
         if self.positions is not None and demanded >= self.positions:
             raise Refusal(f"its prefix and phrases have more than model.max_positions={self.positions} tokens")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from translator.inference.terminology import Terminology
 from translator.search import Hypothesis
 from translator.search.hypothesis import Ids
 from translator.text.markup import Markup
@@ -15,12 +16,13 @@ ONLY_EMPTY = "the model finds only an empty translation; not translated"
 
 @dataclass(frozen=True)
 class Request:
-    """A text, with a prefix and phrases of its own for its translation."""
+    """A text, with a prefix, phrases and terms of its own for its translation."""
 
     text: str | bytes  # bytes are read as UTF-8
     prefix: str | None = None  # None: search.prefix
     required: tuple[str, ...] = ()  # besides search.required
     markup: Markup | None = None  # the tags of the text
+    terminology: Terminology | None = None  # before the one of search.terminology
 
 
 @dataclass(frozen=True)

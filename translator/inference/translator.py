@@ -178,7 +178,8 @@ class Translator:
         """Return the units to search, or why the text is refused."""
         if search.shortlist:
             _ = self.shortlist  # a missing one is reported before anything is searched
-        if any(map(str.strip, request.required)) and (search.sampling or search.groups > 1 or search.keep_places):
+        demanding = request.terminology or any(map(str.strip, request.required))
+        if demanding and (search.sampling or search.groups > 1 or search.keep_places):
             return ("phrases can be required of plain beam search only, without search.sampling, search.groups and "
                     "search.keep_places; not translated")
         return self.planner.plan(request, search)

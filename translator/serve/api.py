@@ -1,28 +1,23 @@
-"""LibreTranslate's API over HTTP: the fields of requests, their answers, and the application that routes them."""
+"""LibreTranslate's answers and error messages."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
-import mimetypes
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.middleware.cors import CORSMiddleware
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
-from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
-from starlette.types import Message
+from fastapi import HTTPException, Request
+from starlette.responses import Response
 
 from translator.config.commands import ServeConfig
-from translator.runtime.errors import UserError
-from translator.serve.batcher import Full
-from translator.serve.connections import known_hosts, known_origins
+from translator.inference.terminology import Terminology
+from translator.serve.documents import FORMATS, parse_file
+from translator.serve.downloads import MOST_FILES, Downloads, File
+from translator.serve.fields import Detection, Fields, FileTranslation, Translation
+from translator.serve.keys import Keys
+from translator.serve.metrics import Metrics
 from translator.serve.service import Answers, Service, Text, Unanswerable, served_code, texts_of, untouched, warnings_of
 from translator.text.html import parse_html
 from translator.text.language import name_of
@@ -31,104 +26,20 @@ TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a
 # Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's
 # English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
-# A character takes at most this many bytes, as two \uXXXX of JSON or four %XX of a form; and there are the other fields.
-CHARACTER_BYTES, OTHER_BYTES = 12, 1 << 16
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-                               "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
-
-Route = Callable[[Request], Awaitable[Response]]
-
-
-def _require_unicode(text: str) -> str:
-    text.encode()  # half of a surrogate pair, which JSON's escapes can spell, cannot be answered
-    return text
-
-
-Unicode = Annotated[str, AfterValidator(_require_unicode)]
-
-
-class Fields(BaseModel):
-    """Fields of every request."""
-
-    api_key: Unicode = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Take an empty field for a missing one, as LibreTranslate does."""
-        return {name: value for name, value in values.items() if value not in (None, "", [])}
-
-
-class Detection(Fields):
-    """The fields of /detect."""
-
-    q: Unicode
-
-
-class Translation(Fields):
-    """The fields of /translate and /details."""
-
-    q: Unicode | list[Unicode]
-    source: Unicode
-    target: Unicode
-    format: Unicode = "text"
-    alternatives: Annotated[int, Field(ge=0)] = 0
-
-    @property
-    def texts(self) -> list[str]:
-        return [self.q] if isinstance(self.q, str) else self.q
-
-
-FieldsT = TypeVar("FieldsT", bound=Fields)
-
-
-async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) -> FieldsT:
-    """Read the fields of a request. Raises HTTPException, in LibreTranslate's words, if they are wrong or too large."""
-    read = 0
-
-    async def bounded() -> Message:
-        nonlocal read
-        message = await request.receive()
-        read += len(message.get("body", b""))
-        if read > max_bytes:
-            raise HTTPException(413, f"Invalid request: its body is larger than {max_bytes:,} bytes", {"Connection": "close"})
-        return message
-
-    try:
-        return model.model_validate(await _values(Request(request.scope, bounded), max_bytes))
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        problem = f"missing {name} parameter" if first["type"] == "missing" else f"{name} parameter: {first['msg']}"
-        raise HTTPException(400, f"Invalid request: {problem}") from error
-
-
-async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
-        values = None
-        with suppress(ValueError, RecursionError):
-            values = await request.json()
-        if not isinstance(values, dict):
-            raise HTTPException(400, "Invalid JSON format")
-        return values
-    values = {}
-    for given in (request.query_params, await request.form(max_part_size=max_bytes)):
-        values |= dict(given)
-        if len(texts := given.getlist("q")) > 1:
-            values["q"] = texts
-    return values
+MOST_PARSED = 2  # files parsed at a time: each takes memory
 
 
 class Api:
-    """LibreTranslate's answers and error messages; `details` and `health` are additions."""
+    """What each path answers; `details`, `health` and `metrics` are not in LibreTranslate."""
 
-    def __init__(self, service: Service, config: ServeConfig, keys: Sequence[str] = ()) -> None:
+    def __init__(self, service: Service, config: ServeConfig, keys: Keys | None = None) -> None:
         self.service = service
         self.config = config
-        self.keys = [key.encode() for key in keys]  # if there are any, requests must bring one
+        self.keys = keys or Keys()
         self.max_alternatives = config.search.most_outputs - 1
+        self.metrics = Metrics(service.batcher)
+        self.downloads = Downloads(MOST_FILES * config.max_file_bytes, config.keep_files)
+        self._parsing = asyncio.Semaphore(MOST_PARSED)
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
         """Answer /translate: lists if `q` is a list, HTML if it is HTML."""
@@ -155,8 +66,7 @@ class Api:
 
     async def detect(self, fields: Detection) -> list[dict[str, Any]]:
         """Answer /detect."""
-        self._require_key(fields)
-        self._require_limits([fields.q])
+        self._admit(fields, [fields.q])
         return [language for language in await self.service.detect(fields.q) if language["confidence"]]
 
     async def languages(self) -> list[dict[str, Any]]:
@@ -170,7 +80,9 @@ class Api:
         source, target = ({"code": code, "name": name_of(code)} for code in next(iter(self.service.translators)))
         return {
             "charLimit": self.config.max_characters, "frontendTimeout": TYPING_PAUSE, "apiKeys": bool(self.keys),
-            "keyRequired": bool(self.keys), "suggestions": False, "filesTranslation": False, "supportedFilesFormat": [],
+            "keyRequired": bool(self.keys), "suggestions": False,
+            "filesTranslation": bool(self.config.max_file_bytes),
+            "supportedFilesFormat": list(FORMATS) if self.config.max_file_bytes else [],
             "alternativesLimit": self.max_alternatives, "language": {"source": source, "target": target}}
 
     async def health(self) -> dict[str, Any]:
@@ -179,25 +91,54 @@ class Api:
         return {
             "status": "ok", "waiting": batcher.waiting, "sentences": batcher.sentences_done, "batches": batcher.batches_done}
 
+    async def measurements(self, request: Request) -> Response:
+        """Answer /metrics; with a key as api_key or as a bearer token, where keys are required."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        self.keys.of(token.strip() if scheme.lower() == "bearer" else request.query_params.get("api_key", ""))
+        return self.metrics.response()
+
+    async def translate_file(self, fields: FileTranslation, request: Request) -> dict[str, Any]:
+        """Answer /translate_file: the address of the translated file."""
+        self.keys.of(fields.api_key)
+        if not self.config.max_file_bytes:
+            raise HTTPException(403, "Translation of files is disabled on this server.")
+        name, content = _plain_name(fields.file.filename or ""), await fields.file.read()
+        async with self._parsing:
+            contents = await asyncio.to_thread(parse_file, name, content)
+        self._admit(fields, contents.plain, self.config.max_file_characters)
+        source, target = self._served(fields.source), self._served(fields.target)
+        if detected := source == "auto":
+            source = (await self._language_of("\n".join(contents.plain)[: self.config.max_characters], target))["language"]
+        if detected and source == target:
+            answers = list(map(untouched, contents.texts))
+        else:
+            answers = await self.service.translate(contents.texts, [source] * len(contents.texts), target)
+        texts = [texts_of(text, lines, 1, self.config.search)[0] for text, lines in zip(contents.texts, answers, strict=True)]
+        async with self._parsing:
+            written = await asyncio.to_thread(contents.write, texts)
+        path = PurePosixPath(name)
+        file = File(f"{path.stem}.{target}{path.suffix}", written)
+        url = request.url_for("download", token=self.downloads.add(file), name=file.name)
+        warnings = dict.fromkeys([*contents.warnings, *itertools.chain.from_iterable(map(warnings_of, answers))])
+        return {"translatedFileUrl": str(url)} | ({"warnings": list(warnings)} if warnings else {})
+
     async def _translate(
         self, fields: Translation, *, explained: bool
     ) -> tuple[Sequence[Text], list[Answers], list[dict[str, Any]] | None]:
         """Return the texts, the answers to each, and the languages detected if `source` is auto."""
-        self._require_key(fields)
-        self._require_limits(fields.texts)
-        if fields.alternatives > self.max_alternatives:
-            raise Unanswerable(f"Invalid request: alternatives parameter must be <= {self.max_alternatives}")
-        if fields.format not in (("text",) if explained else ("text", "html")):
-            raise Unanswerable(f"{fields.format} format is not supported")
+        self._admit(fields, fields.texts)
+        self._require_possible(fields, ("text",) if explained else ("text", "html"))
         texts: Sequence[Text] = list(map(parse_html, fields.texts)) if fields.format == "html" else fields.texts
-        source, target = (served_code(code, self.service.codes) for code in (fields.source, fields.target))
+        source, target = self._served(fields.source), self._served(fields.target)
         detected, sources = None, [source] * len(texts)
         if source == "auto":
             detected = [await self._language_of(text if isinstance(text, str) else text.plain, target) for text in texts]
             sources = [language["language"] for language in detected]
         foreign = [i for i, language in enumerate(sources) if detected is None or language != target]
         translated = await self.service.translate(
-            [texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, explained)
+            [texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, explained,
+            prefixes=[fields.prefixes[i] for i in foreign],
+            terminology=Terminology(fields.terminology) if fields.terminology else None)
         answers = dict(zip(foreign, translated, strict=True))
         return texts, [answers.get(i) or untouched(text) for i, text in enumerate(texts)], detected
 
@@ -216,94 +157,32 @@ class Api:
             raise Unanswerable(f"the language cannot be detected: name the source, one of {', '.join(sources)}")
         return {"language": sources[0], "confidence": 0.0}
 
-    def _require_key(self, fields: Fields) -> None:
-        if self.keys and not fields.api_key:
-            raise HTTPException(400, "Please contact the server operator to get an API key")
-        if self.keys and not any(hmac.compare_digest(fields.api_key.encode(), key) for key in self.keys):
-            raise HTTPException(403, "Invalid API key")
+    def _served(self, code: str) -> str:
+        return served_code(code, self.service.codes)
 
-    def _require_limits(self, texts: Sequence[str]) -> None:
-        for size, limit in ((len(texts), self.config.max_texts), (sum(map(len, texts)), self.config.max_characters)):
-            if size > limit:
-                raise Unanswerable(f"Invalid request: request ({size}) exceeds text limit ({limit})")
+    def _require_possible(self, fields: Translation, formats: Sequence[str]) -> None:
+        if fields.alternatives > self.max_alternatives:
+            raise Unanswerable(f"Invalid request: alternatives parameter must be <= {self.max_alternatives}")
+        if fields.format not in formats:
+            raise Unanswerable(f"{fields.format} format is not supported")
+        if fields.format == "html" and any(fields.prefixes):
+            raise Unanswerable("Invalid request: prefix parameter: needs format=text")
+        if len(fields.prefixes) != len(fields.texts):
+            raise Unanswerable("Invalid request: prefix parameter: must be a text, or a list as long as q")
+        if sum(map(len, itertools.chain(fields.prefixes, *fields.terminology.items()))) > self.config.max_characters:
+            raise Unanswerable(f"Invalid request: prefix and terminology exceed text limit ({self.config.max_characters})")
 
-
-def create_app(api: Api) -> FastAPI:
-    """Build the application that uvicorn runs."""
-    app = FastAPI(openapi_url=None, dependencies=[Depends(known_hosts((api.config.host, *api.config.hosts)))])
-    posts = {
-        "/translate": _answering(api, Translation, api.translate), "/details": _answering(api, Translation, api.details),
-        "/detect": _answering(api, Detection, api.detect)}
-    for path, route in posts.items():
-        app.add_api_route(path, route, methods=["POST"], dependencies=[Depends(known_origins(api.config.origins))])
-    for path in ("/suggest", "/translate_file"):
-        app.add_api_route(path, _refuse, methods=["POST"])
-    for path, answer in {"/languages": api.languages, "/frontend/settings": api.settings, "/health": api.health}.items():
-        app.add_api_route(path, answer, methods=["GET"])
-    for file in (Path(__file__).parent / "page").iterdir():
-        for path in ("/", f"/{file.name}") if file.name == "index.html" else (f"/{file.name}",):
-            app.add_api_route(path, _serving(file), methods=["GET", "HEAD"])
-    _answer_errors(app, api.config.timeout)
-    if api.config.origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=api.config.origins, allow_methods=["GET", "POST"], allow_headers=["Content-Type"])
-    return app
+    def _admit(self, fields: Fields, texts: Sequence[str], max_characters: int | None = None) -> None:
+        """Count a request. Raises HTTPException or Unanswerable for a wrong key, and for more than is allowed."""
+        key = self.keys.of(fields.api_key)
+        size = sum(map(len, texts))
+        most = min(self.config.max_characters if max_characters is None else max_characters, key.most_characters)
+        for amount, limit in ((0 if max_characters else len(texts), self.config.max_texts), (size, most)):
+            if amount > limit:
+                raise Unanswerable(f"Invalid request: request ({amount}) exceeds text limit ({limit})")
+        key.charge(size)
 
 
-def _answer_errors(app: FastAPI, timeout: float) -> None:
-    """Give every error a status and one line: {"error": "..."}."""
-    def answer(error: type[Exception], status: int, message: str = "{error}", **headers: str) -> None:
-        async def respond(request: Request, error: Exception) -> Response:
-            return JSONResponse({"error": message.format(error=error)}, status, headers)
-
-        app.add_exception_handler(error, respond)
-
-    answer(Unanswerable, 400)
-    answer(ClientDisconnect, 400, "the client has left")
-    answer(Full, 503, "Slowdown: too many texts wait already", **{"Retry-After": "2"})
-    answer(TimeoutError, 504, f"Cannot translate text: it took longer than {timeout:g} seconds")
-    answer(UserError, 500, "Cannot translate text: {error}")
-    answer(Exception, 500, "Cannot translate text: the server's log says why")
-
-    @app.exception_handler(StarletteHTTPException)
-    async def respond(request: Request, error: StarletteHTTPException) -> Response:
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-async def _refuse() -> None:
-    raise HTTPException(403, "Suggestions and translation of files are disabled on this server.")
-
-
-def _answering(api: Api, model: type[FieldsT], work: Callable[[FieldsT], Coroutine[Any, Any, Any]]) -> Route:
-    """Return a route that answers the request's fields by `work`, unless that takes too long or the client leaves."""
-    max_bytes = CHARACTER_BYTES * api.config.max_characters + OTHER_BYTES
-
-    async def answer(request: Request) -> Response:
-        async with asyncio.timeout(api.config.timeout):
-            fields = await read_fields(request, model, max_bytes)
-            task, gone = asyncio.ensure_future(work(fields)), asyncio.ensure_future(_disconnected(request))
-            try:
-                await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if not task.done():
-                    raise ClientDisconnect
-                return JSONResponse(task.result())
-            finally:
-                task.cancel()
-                gone.cancel()
-
-    return answer
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _serving(file: Path) -> Route:
-    """Return a route for a file of the page, kept in memory: it needs no file descriptor."""
-    content, (media_type, _) = file.read_bytes(), mimetypes.guess_type(file.name)
-
-    async def serve(request: Request) -> Response:
-        return Response(content, media_type=media_type, headers=PAGE_HEADERS)
-
-    return serve
+def _plain_name(name: str) -> str:
+    """Return the name of a file without folders."""
+    return PurePosixPath(name.replace("\\", "/")).name.encode(errors="replace").decode()

@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from pathlib import Path
 
 from translator.config.commands import ServeConfig
 from translator.runs.finding import chosen_runs
-from translator.runtime.atomic_files import read_plain
 from translator.runtime.console import log
 from translator.runtime.device import tune_cpu
 from translator.runtime.errors import UserError
@@ -19,14 +17,16 @@ from translator.runtime.typed import installation
 def serve_runs(config: ServeConfig) -> None:
     """Serve runs over HTTP until a signal ends it."""
     try:
-        from translator.serve.api import Api, create_app
+        from translator.serve.api import Api
+        from translator.serve.application import create_app
         from translator.serve.connections import Server
+        from translator.serve.keys import Keys
         from translator.serve.service import Service
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed. Install it with `{installation('serve')}`.") from error
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all who were accepted have their answers
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    keys = _read_keys(config.keys) if config.keys else []
+    keys = Keys.load(config.keys) if config.keys else Keys()
     listening = _listen(config.host, config.port)
     tune_cpu()
     service = Service(config, [str(run) for run in chosen_runs(config.run, config.runs)])
@@ -48,14 +48,3 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # the latter of a name that no host can have
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"host={host} port={port}: {reason or error}; name others, as port=0 for any") from error
-
-
-def _read_keys(file: str) -> list[str]:
-    """Return the keys of a file, one a line."""
-    try:
-        keys = [key for line in read_plain(Path(file)).decode("utf-8-sig").splitlines() if (key := line.strip())]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"keys={file}: {error}. Name a text file in UTF-8 with one key a line") from error
-    if not keys:
-        raise UserError(f"keys={file}: holds no key. Write one a line.")
-    return keys

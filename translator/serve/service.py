@@ -14,6 +14,7 @@ from translator.config.languages import tag_of
 from translator.config.options import SearchConfig
 from translator.inference.planning import Unit
 from translator.inference.ranking import join_allowed
+from translator.inference.terminology import Terminology
 from translator.inference.translation import Request, Translation
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
@@ -80,16 +81,19 @@ class Service:
         return await asyncio.to_thread(self.detector.detect, text)
 
     async def translate(
-        self, texts: Sequence[Text], sources: Sequence[str], target: str, n_best: int = 1, explained: bool = False
+        self, texts: Sequence[Text], sources: Sequence[str], target: str, n_best: int = 1, explained: bool = False, *,
+        prefixes: Sequence[str] = (), terminology: Terminology | None = None,
     ) -> list[Answers]:
-        """Return the answers for each text. `sources`: the language of each text."""
+        """Return the answers for each text. `sources`, `prefixes`: each text's language, and its translation's beginning."""
         kinds = [Kind(source, target, n_best, explained) for source in sources]
-        plans = await asyncio.to_thread(lambda: list(map(self._plan, kinds, texts)))
+        plans = await asyncio.to_thread(lambda: [
+            self._plan(kind, text, prefix, terminology)
+            for kind, text, prefix in zip(kinds, texts, prefixes or [""] * len(texts), strict=True)])
         answers = iter(await self.batcher.submit(
             [(kind, unit) for kind, lines in zip(kinds, plans, strict=True) for line in lines for unit in line]))
         return [[[next(answers) for _ in line] for line in lines] for lines in plans]
 
-    def _plan(self, kind: Kind, text: Text) -> list[list[Unit]]:
+    def _plan(self, kind: Kind, text: Text, prefix: str, terminology: Terminology | None) -> list[list[Unit]]:
         """Split a text into lines, or a document into its texts, and these into sentences to search for."""
         for code in (kind.source, kind.target):
             if code not in self.codes:
@@ -99,8 +103,10 @@ class Service:
             raise Unanswerable(f"{name_of(kind.target)} ({kind.target}) is not available as a target language from "
                                f"{name_of(kind.source)} ({kind.source})")
         lines = []
-        for number, line in enumerate(_lines(text), 1):
-            plan = translator.plan(_request(line, translator, kind.target), self.search)
+        prefixes = itertools.chain(prefix.split("\n"), itertools.repeat("")) if prefix else itertools.repeat(None)
+        for number, (line, own) in enumerate(zip(_lines(text), prefixes, strict=False), 1):
+            request = dataclasses.replace(_request(line, translator, kind.target), prefix=own, terminology=terminology)
+            plan = translator.plan(request, self.search)
             if isinstance(plan, str):
                 raise Unanswerable(f"{_place(text, number)}: {plan}")
             lines.append(plan)

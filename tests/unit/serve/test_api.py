@@ -41,7 +41,8 @@ pytest.importorskip("libretranslatepy", reason="a client is not installed: the e
 from libretranslatepy import LibreTranslateAPI
 
 from translator.serve import batcher, connections
-from translator.serve.api import Api, create_app
+from translator.serve.api import Api
+from translator.serve.application import create_app
 from translator.serve.batcher import Batcher, Full
 from translator.serve.service import Answer, Detector, Service, Unanswerable, served_code, texts_of
 
@@ -432,10 +433,10 @@ def test_odd_texts_are_answered(server):
 
 
 def test_other_paths(server):
-    for path, expected in (("/suggest", 403), ("/translate_file", 403)):
+    for path, expected in (("/suggest", 403), ("/translate_file", 400)):
         status, answer = server.post(path, {})
         assert (status, list(answer)) == (expected, ["error"])
-    for path in ("/nowhere", "/../api.py", "/%2e%2e/app.py", "/docs", "/openapi.json"):
+    for path in ("/nowhere", "/../api.py", "/%2e%2e/app.py", "/download_file/x/y", "/openapi.json"):
         with pytest.raises(urllib.error.HTTPError) as caught:
             server.get(path)
         assert caught.value.code == 404

@@ -1,0 +1,75 @@
+"""Subtitles in SubRip's format (.srt)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from translator.serve.documents.contents import Contents, decode
+
+TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+")
+SPEAKER = re.compile(r"\s*[-\u2010-\u2015]")  # begins a line of dialogue
+STYLE = re.compile(r"(?:(?:\{\\[^{}]*\})+\s*)?")  # {\an8}: where on the screen
+LINE = re.compile(r"[^\n]*\n|[^\n]+")
+SPACE = re.compile(r"\s+(?![^<>]*>)")  # outside tags
+
+
+def parse_srt(content: bytes) -> Contents:
+    """Parse subtitles: a cue is a text, or several where each of its lines is another speaker's. Times and numbers stay."""
+    text, mark = decode(content)
+    parts = list(_parts(LINE.findall(text)))
+    if not any(lines for _, lines in parts):
+        raise ValueError("holds no subtitles")
+
+    def write(translations: Sequence[str]) -> bytes:
+        left = iter(translations)
+        return mark + "".join(kept + (_wrap(next(left), lines) if lines else "") for kept, lines in parts).encode()
+
+    return Contents([" ".join(map(str.strip, lines)) for _, lines in parts if lines], write)
+
+
+def _parts(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield what stays as written, and the lines of the text after it, in the order of the file."""
+    kept, number = "", 0
+    while number < len(lines):
+        kept += lines[number]
+        number += 1
+        if not TIMES.match(lines[number - 1]):
+            continue
+        end = next((i for i in range(number, len(lines)) if not lines[i].strip()), len(lines))
+        text = "".join(lines[number:end])
+        style = STYLE.match(text).end()  # type: ignore[union-attr]  # it may match nothing
+        kept += text[:style]
+        for speech in _speeches(LINE.findall(text[style:])):
+            yield kept, speech
+            kept = ""
+        number = end
+    yield kept, []
+
+
+def _speeches(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the lines of each speaker: one line each if all begin with a dash, else all lines as one text."""
+    if all(map(SPEAKER.match, lines)):
+        yield from ([line] for line in lines)
+    elif lines:
+        yield list(lines)
+
+
+def _wrap(translation: str, lines: Sequence[str]) -> str:
+    """Return a translation in at most as many lines as its source had, of about equal length."""
+    words, ends = SPACE.split(translation), [line[len(line.rstrip("\r\n")):] for line in lines]
+    width = len(translation) // len(lines)
+    while len(wrapped := _fill(words, width)) > len(lines):
+        width += 1
+    return ends[0].join(wrapped) + ends[-1]
+
+
+def _fill(words: Sequence[str], width: int) -> list[str]:
+    """Join words to lines of at most `width` characters, except a longer word."""
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines

@@ -1,0 +1,121 @@
+"""The fields of requests: JSON, a form, an address, or a form with a file."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
+
+from fastapi import HTTPException, Request, UploadFile
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from starlette.types import Message
+
+from translator.inference.terminology import Terminology
+
+
+def _require_unicode(text: str) -> str:
+    text.encode()  # half of a surrogate pair, which JSON's escapes can spell, cannot be answered
+    return text
+
+
+def _read_terms(value: Any) -> Any:
+    """Return the pairs of lines such as `term<TAB>translation`, the form that a file of terms has; others unchanged."""
+    return Terminology.parse(value).pairs if isinstance(value, str) else value
+
+
+Unicode = Annotated[str, AfterValidator(_require_unicode)]
+Term = Annotated[Unicode, Field(min_length=1, pattern=r"\S")]
+Language = Annotated[Unicode, Field(description="Language code, as /languages lists it", examples=["en"])]
+
+
+class Fields(BaseModel):
+    """Fields of every request."""
+
+    api_key: Annotated[Unicode, Field(description="API key, where the server requires one")] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Take an empty field for a missing one, as LibreTranslate does."""
+        return {name: value for name, value in values.items() if value not in (None, "", [])}
+
+
+class Detection(Fields):
+    """The fields of /detect."""
+
+    q: Annotated[Unicode, Field(description="Text")]
+
+
+class Translation(Fields):
+    """The fields of /translate and /details."""
+
+    q: Annotated[Unicode | list[Unicode], Field(description="Text, or a list of texts")]
+    source: Annotated[Language, Field(description="Language code of the text; auto: detect it")]
+    target: Annotated[Language, Field(description="Language code of the translation")]
+    format: Annotated[Unicode, Field(description="text, or html to keep tags")] = "text"
+    alternatives: Annotated[int, Field(ge=0, description="Further translations to return")] = 0
+    prefix: Annotated[
+        Unicode | list[Unicode],
+        Field(description="Beginning of the translation, or a list with one for each text")
+    ] = ""
+    terminology: Annotated[
+        dict[Term, Term], BeforeValidator(_read_terms),
+        Field(description="Translations that terms must have: an object, or lines of a term, a tab and its translation")
+    ] = {}
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.q] if isinstance(self.q, str) else self.q
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The prefix of each text."""
+        return [self.prefix] * len(self.texts) if isinstance(self.prefix, str) else self.prefix
+
+
+class FileTranslation(Fields):
+    """The fields of /translate_file."""
+
+    file: Annotated[UploadFile, Field(description="File, as multipart/form-data")]
+    source: Annotated[Language, Field(description="Language code of the file; auto: detect it")]
+    target: Annotated[Language, Field(description="Language code of the translation")]
+
+
+FieldsT = TypeVar("FieldsT", bound=Fields)
+
+
+async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) -> FieldsT:
+    """Read the fields of a request. Raises HTTPException, in LibreTranslate's words, if they are wrong or too large."""
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await request.receive()
+        read += len(message.get("body", b""))
+        if read > max_bytes:
+            raise HTTPException(413, f"Invalid request: its body is larger than {max_bytes:,} bytes", {"Connection": "close"})
+        return message
+
+    try:
+        return model.model_validate(await _values(Request(request.scope, bounded), max_bytes))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0]
+        problem = f"missing {name} parameter" if first["type"] == "missing" else f"{name} parameter: {first['msg']}"
+        raise HTTPException(400, f"Invalid request: {problem}") from error
+
+
+async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
+        values = None
+        with suppress(ValueError, RecursionError):
+            values = await request.json()
+        if not isinstance(values, dict):
+            raise HTTPException(400, "Invalid JSON format")
+        return values
+    values = {}
+    for given in (request.query_params, await request.form(max_part_size=max_bytes)):
+        values |= dict(given)
+        for name in ("q", "prefix"):
+            if len(texts := given.getlist(name)) > 1:
+                values[name] = texts
+    return values

@@ -26,6 +26,7 @@ TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a
 # Confidence, in percent, from which a text counts as written in the target language already: with it no sentence of Tatoeba's
 # English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
+MOST_WARNINGS = 20  # about a file
 MOST_PARSED = 2  # files parsed at a time: each takes memory
 
 
@@ -104,7 +105,7 @@ class Api:
             raise HTTPException(403, "Translation of files is disabled on this server.")
         name, content = _plain_name(fields.file.filename or ""), await fields.file.read()
         async with self._parsing:
-            contents = await asyncio.to_thread(parse_file, name, content)
+            contents = await asyncio.to_thread(parse_file, name, content, self.config.max_file_characters)
         self._admit(fields, contents.plain, self.config.max_file_characters)
         source, target = self._served(fields.source), self._served(fields.target)
         if detected := source == "auto":
@@ -119,8 +120,10 @@ class Api:
         path = PurePosixPath(name)
         file = File(f"{path.stem}.{target}{path.suffix}", written)
         url = request.url_for("download", token=self.downloads.add(file), name=file.name)
-        warnings = dict.fromkeys([*contents.warnings, *itertools.chain.from_iterable(map(warnings_of, answers))])
-        return {"translatedFileUrl": str(url)} | ({"warnings": list(warnings)} if warnings else {})
+        warnings = list(dict.fromkeys([*contents.warnings, *itertools.chain.from_iterable(map(warnings_of, answers))]))
+        if len(warnings) > MOST_WARNINGS:
+            warnings[MOST_WARNINGS:] = [f"{len(warnings) - MOST_WARNINGS} more warnings"]
+        return {"translatedFileUrl": str(url)} | ({"warnings": warnings} if warnings else {})
 
     async def _translate(
         self, fields: Translation, *, explained: bool

@@ -64,10 +64,10 @@ def _add_posts(app: FastAPI, api: Api) -> None:
     answering = partial(_answering, patience=config.timeout)
     routes = {
         "/translate": answering(Translation, lambda fields, _: api.translate(fields), size, config.timeout),
-        "/details": answering(Translation, lambda fields, _: api.details(fields), size, config.timeout),
-        "/detect": answering(Detection, lambda fields, _: api.detect(fields), size, config.timeout),
         "/translate_file": answering(
-            FileTranslation, api.translate_file, config.max_file_bytes + OTHER_BYTES, config.file_timeout)}
+            FileTranslation, api.translate_file, config.max_file_bytes + OTHER_BYTES, config.file_timeout),
+        "/detect": answering(Detection, lambda fields, _: api.detect(fields), size, config.timeout),
+        "/details": answering(Translation, lambda fields, _: api.details(fields), size, config.timeout)}
     own = [Depends(known_origins(config.origins))]
     for path, route in routes.items():
         app.add_api_route(path, route, methods=["POST"], dependencies=own, **described(path, api))

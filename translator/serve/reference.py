@@ -116,7 +116,7 @@ def _snippets(url: str, kind: str | None, example: dict[str, Any]) -> dict[str, 
         return _file_snippets(url, example)
     body = json.dumps(example, ensure_ascii=False)
     return {
-        "curl": f"curl {url} -H 'Content-Type: {JSON}' -d {shlex.quote(body)}",
+        "curl": f"curl {url} \\\n  -H 'Content-Type: {JSON}' \\\n  -d {shlex.quote(body)}",
         "Python": f'import requests\n\nresponse = requests.post("{url}", json={body})\nprint(response.json())',
         "JavaScript": f'const response = await fetch("{url}", {{\n  method: "POST",\n'
                       f'  headers: {{"Content-Type": "{JSON}"}},\n  body: JSON.stringify({body}),\n}});\n'
@@ -128,7 +128,7 @@ def _file_snippets(url: str, example: dict[str, Any]) -> dict[str, str]:
     given = " ".join(f"-F {field}={value}" for field, value in others.items())
     appended = "".join(f'form.append("{field}", "{value}");\n' for field, value in others.items())
     return {
-        "curl": f"curl {url} -F file=@{name} {given}",
+        "curl": f"curl {url} \\\n  -F file=@{name} {given}",
         "Python": f'import requests\n\nwith open("{name}", "rb") as file:\n'
                   f'    response = requests.post("{url}", files={{"file": file}}, data={json.dumps(others)})\n'
                   'translated = requests.get(response.json()["translatedFileUrl"]).content',

@@ -9,12 +9,12 @@ import polib
 from translator.serve.documents.contents import Contents, decode
 
 
-def parse_po(content: bytes) -> Contents:
+def parse_po(content: bytes, most: int) -> Contents:
     """Parse a catalogue: the messages without a translation are its texts, all others stay.
 
     The new translations are marked fuzzy, gettext's mark of a translation to review.
     """
-    text, mark = decode(content)
+    text, mark = decode(content, most)
     try:
         catalogue = polib.pofile(text + "\n")  # without a line break polib takes it for the path of a file to read
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from translator.serve.documents.contents import Contents, decode
@@ -11,12 +12,12 @@ TIMES = re.compile(r"\s*\d+:\d\d:\d\d[,.]\d+\s*-->\s*\d+:\d\d:\d\d[,.]\d+")
 SPEAKER = re.compile(r"\s*[-\u2010-\u2015]")  # begins a line of dialogue
 STYLE = re.compile(r"(?:(?:\{\\[^{}]*\})+\s*)?")  # {\an8}: where on the screen
 LINE = re.compile(r"[^\n]*\n|[^\n]+")
-SPACE = re.compile(r"\s+(?![^<>]*>)")  # outside tags
+WORD = re.compile(r"(?:<[^<>]*>|\S)+")  # with the tags in it
 
 
-def parse_srt(content: bytes) -> Contents:
+def parse_srt(content: bytes, most: int) -> Contents:
     """Parse subtitles: a cue is a text, or several where each of its lines is another speaker's. Times and numbers stay."""
-    text, mark = decode(content)
+    text, mark = decode(content, most)
     parts = list(_parts(LINE.findall(text)))
     if not any(lines for _, lines in parts):
         raise ValueError("holds no subtitles")
@@ -57,19 +58,19 @@ def _speeches(lines: Sequence[str]) -> Iterator[list[str]]:
 
 def _wrap(translation: str, lines: Sequence[str]) -> str:
     """Return a translation in at most as many lines as its source had, of about equal length."""
-    words, ends = SPACE.split(translation), [line[len(line.rstrip("\r\n")):] for line in lines]
-    width = len(translation) // len(lines)
-    while len(wrapped := _fill(words, width)) > len(lines):
-        width += 1
-    return ends[0].join(wrapped) + ends[-1]
+    words, ends = WORD.findall(translation), [line[len(line.rstrip("\r\n")):] for line in lines]
+    width = bisect_left(range(len(translation)), True, key=lambda width: len(_fill(words, width)) <= len(lines))
+    return ends[0].join(_fill(words, width)) + ends[-1]
 
 
 def _fill(words: Sequence[str], width: int) -> list[str]:
     """Join words to lines of at most `width` characters, except a longer word."""
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
+    lines: list[list[str]] = []
+    room = 0
+    for word in words:
+        if not lines or len(word) + 1 > room:
+            lines.append([])
+            room = width + 1
+        lines[-1].append(word)
+        room -= len(word) + 1
+    return list(map(" ".join, lines))

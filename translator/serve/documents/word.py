@@ -19,10 +19,11 @@ from typing import Any
 
 from lxml import etree
 
-from translator.serve.documents.contents import Contents
+from translator.serve.documents.contents import Contents, require_size
 from translator.text.html import Document, parse_html
 
 MOST_BYTES = 1 << 25  # of the archive, unpacked
+MOST_PIECES = 2_000  # of a paragraph
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 ROOTS = {f"{W}{name}" for name in ("document", "hdr", "ftr", "footnotes", "endnotes")}
@@ -37,7 +38,7 @@ NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 Element = Any  # lxml has no type hints
 
 
-def parse_docx(content: bytes) -> Contents:
+def parse_docx(content: bytes, most: int) -> Contents:
     """Parse a document: its paragraphs, also in tables, text boxes, headers, footers and notes.
 
     Text in fields, tracked changes and inline content controls stays. Raises ValueError for other files.
@@ -50,9 +51,11 @@ def parse_docx(content: bytes) -> Contents:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:  # RuntimeError: encrypted
         raise ValueError(f"not a Word document: {error}") from error
     roots = {part: root for part, data in parts.items() if (root := _root(part.filename, data)) is not None}
-    paragraphs = [_Paragraph(element) for root in roots.values() for element in root.iter(f"{W}p")]
     if not roots:
         raise ValueError("not a Word document")
+    require_size(sum(len(text.text or "") for root in roots.values() for text in root.iter(f"{W}t")), most)
+    require_size(sum(1 for root in roots.values() for _ in root.iter(f"{W}p", f"{W}r")), most)
+    paragraphs = [_Paragraph(element) for root in roots.values() for element in root.iter(f"{W}p")]
 
     def write(translations: Sequence[str]) -> bytes:
         for paragraph, translation in zip(paragraphs, translations, strict=True):
@@ -157,6 +160,8 @@ class _Paragraph:
                 yield from (piece.written() for piece in self._kept[int(tag[3])])
 
     def _html(self) -> str:
+        if sum(1 for _ in self._element.iter(f"{W}r")) > MOST_PIECES:
+            raise ValueError(f"a paragraph has more than {MOST_PIECES:,} parts")
         texts: list[tuple[int, str]] = []  # with the number of the formatting, -1 for a tag
         numbers: dict[tuple[int, bytes], int] = {}
         for group in _without_fields(_pieces(self._element)):

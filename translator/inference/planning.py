@@ -178,7 +178,7 @@ class Planner:
             for part in split_clauses(sentence, fits)]
 
     def _terms(self, text: str, own: Terminology | None, options: PlanningOptions) -> list[str]:
-        """Return the translations that the terms in a sentence must have, those of its request before those of the file."""
+        """Return the translations that the terms in a sentence must have. The terms of a request come before the file."""
         terms = own.required(text) if own else []
         if file := options.terminology:  # read once
             if file not in self._terminologies:

@@ -1,4 +1,5 @@
 """Translate over HTTP, for LibreTranslate's clients and for a page in the browser.
 
-Begin with `api` (requests and answers); `service` holds the models, `batcher` joins requests into batches.
+Begin with `api` (what each path answers). `application` has the routes, `service` the models, `batcher` joins requests into
+batches, `documents` reads files.
 """

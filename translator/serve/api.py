@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import HTTPException, Request
 from starlette.responses import Response
@@ -104,6 +105,7 @@ class Api:
         if not self.config.max_file_bytes:
             raise HTTPException(403, "Translation of files is disabled on this server.")
         name, content = _plain_name(fields.file.filename or ""), await fields.file.read()
+        await fields.file.close()
         async with self._parsing:
             contents = await asyncio.to_thread(parse_file, name, content, self.config.max_file_characters)
         self._admit(fields, contents.plain, self.config.max_file_characters)
@@ -119,7 +121,7 @@ class Api:
             written = await asyncio.to_thread(contents.write, texts)
         path = PurePosixPath(name)
         file = File(f"{path.stem}.{target}{path.suffix}", written)
-        url = request.url_for("download", token=self.downloads.add(file), name=file.name)
+        url = request.url_for("download", token=self.downloads.add(file), name=quote(file.name))
         warnings = list(dict.fromkeys([*contents.warnings, *itertools.chain.from_iterable(map(warnings_of, answers))]))
         if len(warnings) > MOST_WARNINGS:
             warnings[MOST_WARNINGS:] = [f"{len(warnings) - MOST_WARNINGS} more warnings"]

@@ -97,7 +97,7 @@ def _template() -> Template:
 
 
 def _rows(schema: dict[str, Any]) -> list[tuple[str, bool, str]]:
-    """Return name, need and description of each field, those that are needed first."""
+    """Return name, whether it is required, and description of each field, the required ones first."""
     required = schema.get("required", [])
     rows = [(name, name in required, field["description"]) for name, field in schema.get("properties", {}).items()]
     return sorted(rows, key=lambda row: not row[1])

@@ -32,8 +32,8 @@ from translator.data.batching import collate
 from translator.inference import translator as translate
 from translator.inference.alignment import align_words
 from translator.inference.files import Job, ready
-from translator.inference.terminology import Terminology
 from translator.inference.ranking import by_expected_score
+from translator.inference.terminology import Terminology
 from translator.inference.translation import Request
 from translator.inference.translator import TrainedModel, Translator
 from translator.model.weights import weights_of

@@ -44,6 +44,7 @@ from translator.serve import batcher, connections
 from translator.serve.api import Api
 from translator.serve.application import create_app
 from translator.serve.batcher import Batcher, Full
+from translator.serve.downloads import Downloads, File, NoRoom
 from translator.serve.service import Answer, Detector, Service, Unanswerable, served_code, texts_of
 
 TEXTS = [source for source, _ in PAIRS[::17]]
@@ -356,6 +357,131 @@ def test_html_is_translated_and_its_tags_stay(server, by_command_line):
     assert (status, answer["error"]) == (400, "html format is not supported")
 
 
+def test_a_request_s_own_prefix_begins_its_translation(server, by_command_line):
+    fields = {"q": "\n".join(TEXTS[:2]), "source": "en", "target": "de", "alternatives": 1}
+    _, answer = server.post("/translate", fields | {"prefix": "Der rote"})
+    assert all(text.startswith("Der rote") for text in [answer["translatedText"], *answer["alternatives"]])
+    assert answer["translatedText"].split("\n")[1] == by_command_line[1].split("\t")[0]
+    _, answer = server.post("/translate", fields | {"q": TEXTS[:2], "prefix": ["", "Die"]})
+    assert answer["translatedText"][0] == by_command_line[0].split("\t")[0]
+    assert answer["translatedText"][1].startswith("Die")
+    _, answer = server.post("/details", fields | {"prefix": "\nDie"})
+    assert answer["texts"][0][1][0]["translations"][0]["text"].startswith("Die")
+
+
+def test_a_request_s_own_terms_are_in_its_translation(server):
+    fields = {"q": ["He sees two houses.", "He sees a dog."], "source": "en", "target": "de"}
+    free = server.post("/translate", fields)[1]["translatedText"]
+    _, answer = server.post("/translate", fields | {"terminology": {"houses": "Hütten"}})
+    assert "Hütten" in answer["translatedText"][0]
+    assert "Hütten" not in free[0]
+    assert answer["translatedText"][1] == free[1]
+    form = urllib.parse.urlencode({"q": fields["q"][0], "source": "en", "target": "de", "terminology": "houses\tHütten\n"})
+    assert server.post("/translate", form.encode(), "application/x-www-form-urlencoded") == (
+        200, {"translatedText": answer["translatedText"][0]})
+
+
+def multipart(name: str, content: bytes, **fields: str) -> tuple[bytes, str]:
+    """A form with a file, and its content type."""
+    parts = [f'Content-Disposition: form-data; name="{field}"\r\n\r\n{value}'.encode() for field, value in fields.items()]
+    parts.append(f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode() + content)
+    return b"".join(b"--limit\r\n" + part + b"\r\n" for part in parts) + b"--limit--\r\n", "multipart/form-data; boundary=limit"
+
+
+def test_a_file_is_translated_and_downloaded_once(server, by_command_line):
+    assert {".txt", ".srt", ".html", ".po", ".docx"} <= set(server.get("/frontend/settings")["supportedFilesFormat"])
+    best = [line.split("\t")[0] for line in by_command_line]
+    for source in ("en", "auto"):
+        form = multipart("../tea time.txt", "\n".join(TEXTS).encode(), source=source, target="de")
+        status, answer = server.post("/translate_file", *form)
+        assert status == 200, answer
+        url = answer["translatedFileUrl"]
+        assert url.startswith(server.url)
+        assert url.endswith("/tea%20time.de.txt")
+        with urllib.request.urlopen(url) as response:
+            assert response.read().decode().split("\n") == best
+            assert response.headers["Content-Disposition"] == "attachment; filename*=utf-8''tea%20time.de.txt"
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url)
+
+
+@pytest.mark.parametrize(("name", "content", "fields", "message"), [
+    ("a.exe", b"", {}, "Invalid request: file format not supported"),
+    ("a.txt", b"", {"target": ""}, "Invalid request: missing target"),
+    ("", b"", {}, "Invalid request: file parameter"), ("a.txt", b"\xff", {}, "Invalid request: a.txt: not UTF-8"),
+    ("a.txt", b"a", {"target": "xx"}, "xx is not supported"),
+    ("a.txt", b"a" * 100_001, {}, "Invalid request: a.txt: request (100001) exceeds text limit (100000)"),
+    ("a.txt", "ü".encode() * 9_000, {}, "line 1: ")])
+def test_a_file_that_cannot_be_translated_is_refused(server, name, content, fields, message):
+    form = multipart(name, content, **{"source": "en", "target": "de"} | fields)
+    status, answer = server.post("/translate_file", *form)
+    assert (status, list(answer)) == (400, ["error"])
+    assert answer["error"].startswith(message)
+
+
+def test_translated_files_wait_for_a_while_and_within_bounds():
+    async def work() -> None:
+        downloads = Downloads(10, 0.05)
+        token, other = downloads.add(File("a", b"12345")), downloads.add(File("b", b"12345"))
+        assert token != other
+        with pytest.raises(NoRoom):
+            downloads.add(File("c", b"1"))
+        assert downloads.take(token) == File("a", b"12345")
+        assert downloads.take(token) is None
+        downloads.add(File("c", b"1"))
+        await asyncio.sleep(0.1)
+        assert downloads.take(other) is None
+
+    asyncio.run(work())
+
+
+def test_the_reference_names_every_path_and_loads_nothing(server):
+    spec = server.get("/spec")
+    with urllib.request.urlopen(server.url + "/docs") as response:
+        page, headers = response.read().decode(), response.headers
+    assert {"/translate", "/translate_file", "/detect", "/languages", "/details", "/metrics"} <= set(spec["paths"])
+    assert all(f'id="{path}"' in page for path in spec["paths"])
+    body = spec["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
+    assert body["schema"]["required"] == ["q", "source", "target"]
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert set(re.findall(r'(?:src|href)="([^"#]+)"', page)) == {"icon.svg", "reference.css", ".", "spec"}
+    assert "<script" not in page
+    assert "style=" not in page
+    assert f"curl {server.url}/translate" in page
+
+
+def test_examples_of_the_reference_are_answered(server):
+    for path, methods in server.get("/spec")["paths"].items():
+        if body := methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json"):
+            assert server.post(path, body["example"])[0] == 200, path
+
+
+def test_metrics_count_requests_by_path_and_status(server):
+    def values() -> dict[str, float]:
+        with urllib.request.urlopen(server.url + "/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=")
+            lines = [line.rsplit(" ", 1) for line in response.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+    before = values()
+    server.post("/translate", WHOLE | {"q": "I see two dogs. He sees a house."})
+    server.post("/translate", {})
+    with pytest.raises(urllib.error.HTTPError):
+        server.get(f"/{'x' * 20}")
+    after = values()
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    assert grown('translator_requests_total{path="/translate",status="200"}') == 1
+    assert grown('translator_requests_total{path="/translate",status="400"}') == 1
+    assert grown('translator_requests_total{path="other",status="404"}') == 1
+    assert grown('translator_request_seconds_count{path="/translate"}') == 2
+    assert grown("translator_sentences_total") == 2
+    assert after["translator_waiting_sentences"] == 0
+    assert not any("xxx" in name for name in after)
+
+
 def test_details_of_a_line_with_tags_spell_it(server):
     line = "<i>She sees</i> two <b>houses</b>."
     _, answer = server.post("/details", WHOLE | {"q": line})
@@ -399,6 +525,12 @@ REFUSED = [
     (WHOLE | {"alternatives": 99}, 400, "Invalid request: alternatives parameter must be <= 4"),
     (WHOLE | {"alternatives": -1}, 400, "Invalid request: alternatives parameter: "),
     (WHOLE | {"alternatives": "many"}, 400, "Invalid request: alternatives parameter: "),
+    (WHOLE | {"prefix": ["a", "b"]}, 400, "Invalid request: prefix parameter: must be a text, or a list as long as q"),
+    (WHOLE | {"prefix": "a" * 3001}, 400, "Invalid request: prefix and terminology exceed text limit (3000)"),
+    (WHOLE | {"prefix": "\U0001f9ff"}, 400, "line 1: "),
+    (WHOLE | {"terminology": {"a": " "}}, 400, "Invalid request: terminology parameter: "),
+    (WHOLE | {"terminology": "a b"}, 400, "Invalid request: terminology parameter: Value error, line 1: expected a source"),
+    (WHOLE | {"terminology": ["a"]}, 400, "Invalid request: terminology parameter: "),
     (WHOLE | {"q": 7}, 400, "Invalid request: q parameter: "),
     (WHOLE | {"q": {"a": "b"}}, 400, "Invalid request: q parameter: "),
     (WHOLE | {"q": ["a", None]}, 400, "Invalid request: q parameter: "),
@@ -467,7 +599,7 @@ def test_what_is_no_http_is_turned_away(server):
 
 
 def test_keys_and_origins(server, trained_folder, tmp_path):
-    (tmp_path / "keys").write_text("sesame\n öffne dich \n\n")
+    (tmp_path / "keys").write_text("sesame\n öffne dich \n\nlimited requests=3 characters=20\n")
 
     def allowed(by: Server, origin: str) -> str | None:
         with urllib.request.urlopen(urllib.request.Request(by.url + "/languages", headers={"Origin": origin})) as response:
@@ -496,6 +628,21 @@ def test_keys_and_origins(server, trained_folder, tmp_path):
         for path in ("/translate", "/details", "/detect"):
             assert keyed.post(path, WHOLE | {"api_key": "Sesame"}) == (403, {"error": "Invalid API key"})
             assert keyed.post(path, WHOLE) == (400, {"error": "Please contact the server operator to get an API key"})
+        for path in ("/metrics", "/metrics?api_key=Sesame"):
+            with pytest.raises(urllib.error.HTTPError, match="40[03]"):
+                keyed.get(path)
+        for path, headers in (("/metrics?api_key=sesame", {}), ("/metrics", {"Authorization": "Bearer sesame"})):
+            with urllib.request.urlopen(urllib.request.Request(keyed.url + path, headers=headers)) as response:
+                assert b"translator_requests_total" in response.read()
+        assert keyed.post("/translate_file", *multipart("a.txt", b"a", source="en", target="de"))[0] == 400
+        limited = WHOLE | {"api_key": "limited"}
+        assert keyed.post("/translate", limited | {"q": "a" * 21})[1]["error"].endswith("exceeds text limit (20)")
+        assert keyed.post("/translate", limited | {"q": "a" * 19})[0] == 200
+        status, answer = keyed.post("/translate", limited | {"q": "a" * 19})
+        assert (status, answer["error"]) == (429, "Slowdown: the limit of this API key is 20 characters per minute")
+        with pytest.raises(urllib.error.HTTPError) as slow:
+            LibreTranslateAPI(keyed.url, "limited").translate("a" * 19, "en", "de")
+        assert 0 < int(slow.value.headers["Retry-After"]) <= 60
         assert keyed.stop(signal.SIGINT) == 128 + signal.SIGINT
         assert "sesame" not in keyed.said
         assert "Traceback" not in keyed.said

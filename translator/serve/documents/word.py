@@ -195,7 +195,7 @@ def _pieces(paragraph: Element) -> Iterator[_Piece]:
 
 
 def _without_fields(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
-    """Yield the pieces one by one, but those of a field, from its begin to its end, together (section 17.16.18)."""
+    """Yield the pieces one by one, but a field, from its begin to its end, as one group (section 17.16.18)."""
     field: list[_Piece] = []
     depth = 0
     for piece in pieces:

@@ -408,7 +408,7 @@ def test_a_file_is_translated_and_downloaded_once(server, by_command_line):
 @pytest.mark.parametrize(("name", "content", "fields", "message"), [
     ("a.exe", b"", {}, "Invalid request: file format not supported"),
     ("a.txt", b"", {"target": ""}, "Invalid request: missing target"),
-    ("", b"", {}, "Invalid request: file parameter"), ("a.txt", b"\xff", {}, "Invalid request: a.txt: not UTF-8"),
+    ("", b"", {}, "Invalid request: file format not supported"), ("a.txt", b"\xff", {}, "Invalid request: a.txt: not UTF-8"),
     ("a.txt", b"a", {"target": "xx"}, "xx is not supported"),
     ("a.txt", b"a" * 100_001, {}, "Invalid request: a.txt: request (100001) exceeds text limit (100000)"),
     ("a.txt", "ü".encode() * 9_000, {}, "line 1: ")])
@@ -527,7 +527,7 @@ REFUSED = [
     (WHOLE | {"alternatives": "many"}, 400, "Invalid request: alternatives parameter: "),
     (WHOLE | {"prefix": ["a", "b"]}, 400, "Invalid request: prefix parameter: must be a text, or a list as long as q"),
     (WHOLE | {"prefix": "a" * 3001}, 400, "Invalid request: prefix and terminology exceed text limit (3000)"),
-    (WHOLE | {"prefix": "\U0001f9ff"}, 400, "line 1: "),
+    (WHOLE | {"prefix": "\ud800"}, 400, "Invalid request: prefix parameter: "),
     (WHOLE | {"terminology": {"a": " "}}, 400, "Invalid request: terminology parameter: "),
     (WHOLE | {"terminology": "a b"}, 400, "Invalid request: terminology parameter: Value error, line 1: expected a source"),
     (WHOLE | {"terminology": ["a"]}, 400, "Invalid request: terminology parameter: "),

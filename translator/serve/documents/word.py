@@ -9,6 +9,7 @@ import copy
 import io
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def parse_docx(content: bytes, most: int) -> Contents:
         if sum(part.file_size for part in archive.infolist()) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES:,} bytes when unpacked")
         parts = {part: archive.read(part) for part in archive.infolist()}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:  # RuntimeError: encrypted
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError) as error:  # or encrypted
         raise ValueError(f"not a Word document: {error}") from error
     roots = {part: root for part, data in parts.items() if (root := _root(part.filename, data)) is not None}
     if not roots:
@@ -101,7 +102,7 @@ class _Piece:
         """Its text, if it is text."""
         if self.element.tag == f"{W}t":
             text = self.element.text or ""
-            return text if self.element.get(SPACE) == "preserve" else text.strip()
+            return text if self.element.get(SPACE) == "preserve" else text.strip(" \t\r\n")
         return CHARACTERS.get(self.element.tag)
 
     @property

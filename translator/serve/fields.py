@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
 
 from fastapi import HTTPException, Request, UploadFile
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from starlette.datastructures import ImmutableMultiDict
 from starlette.types import Message
 
 from translator.inference.terminology import Terminology
+
+MOST_FIELDS = 1000  # of a form
 
 
 def _require_unicode(text: str) -> str:
@@ -105,7 +109,8 @@ async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) ->
 
 
 async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() == "application/json":
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind == "application/json":
         values = None
         with suppress(ValueError, RecursionError):
             values = await request.json()
@@ -113,9 +118,20 @@ async def _values(request: Request, max_bytes: int) -> dict[str, Any]:
             raise HTTPException(400, "Invalid JSON format")
         return values
     values = {}
-    for given in (request.query_params, await request.form(max_part_size=max_bytes)):
+    urlencoded = kind == "application/x-www-form-urlencoded"
+    form = await (_urlencoded(request) if urlencoded else request.form(max_part_size=max_bytes))
+    for given in (request.query_params, form):
         values |= dict(given)
         for name in ("q", "prefix"):
             if len(texts := given.getlist(name)) > 1:
                 values[name] = texts
     return values
+
+
+async def _urlencoded(request: Request) -> ImmutableMultiDict[str, Any]:
+    """Read a form. Starlette takes bytes that are not percent-encoded for Latin-1; `curl -d` sends UTF-8."""
+    text = (await request.body()).decode(errors="replace")
+    try:
+        return ImmutableMultiDict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+    except ValueError as error:
+        raise HTTPException(400, f"Invalid request: more than {MOST_FIELDS:,} fields") from error

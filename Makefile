@@ -61,7 +61,7 @@ NEAREST := $(shell $(PYTHON) -c 'import difflib, sys; print(*difflib.get_close_m
 $(error $(UNKNOWN): no such target. $(if $(NEAREST),Did you mean make $(NEAREST)?,make help lists them))
 endif
 
-# Run a command. Ctrl-C reaches this shell and make as well: make then ends by itself, without "Error 130".
+# Run a command. Ctrl-C reaches this shell and make as well: make then ends too, without "Error 130".
 run = @trap 'ctrl_c=1' INT; $1 || { code=$$?; [ "$$ctrl_c" ] || exit $$code; }
 
 .DEFAULT_GOAL := help

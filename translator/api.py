@@ -18,7 +18,7 @@ from translator.training import train as training
 
 
 def train(*overrides: str, **options: Any) -> training.TrainedRun:
-    """Train a run, or resume it, with the defaults of conf/ but for these options, as `translator train` does.
+    """Train a run, or resume it, as `translator train` does, with these options and else the defaults of conf/.
 
     train("train.max_minutes=5", data="files", model="tiny"): options as in the shell, or by keyword where they have no dot.
     Raises UserError for a user's mistake, and Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP.

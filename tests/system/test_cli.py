@@ -36,7 +36,7 @@ def test_every_command_has_options_and_a_script():
         assert f'run("{name}")' in (ROOT / "scripts" / f"{name.replace('-', '_')}.py").read_text()
 
 
-def test_a_command_that_does_not_exist_is_answered_by_the_nearest():
+def test_a_command_that_does_not_exist_has_a_nearest():
     result = subprocess.run([sys.executable, "-m", "translator", "trian"], cwd=ROOT, capture_output=True)
     assert_user_error(result, "trian: no such command; did you mean train?")
 

@@ -31,7 +31,7 @@ def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, .
 
 
 def find_run(named: str, runs: str = "runs") -> Path:
-    """Return the folder `named`; where there is none, the run of this name in `runs`, or a copy of USER/NAME on the hub.
+    """Return the folder `named`; or else the run of this name in `runs`, or a copy of USER/NAME on the hub.
 
     UserError if the hub has no such run, or cannot be reached and the run was never loaded from it.
     """

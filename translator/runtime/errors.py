@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def unknown(kind: str, name: str, names: Iterable[str], where: str = "") -> str:
-    """Return the message for a name that does not exist, written `where` + `name`, with the nearest of those that do."""
+    """Return the message for a name that does not exist, written `where` + `name`, with the nearest existing one."""
     names = list(names)
     near = difflib.get_close_matches(name, names, n=1)
     return f"{where}{name}: no such {kind}; " + (f"did you mean {where}{near[0]}?" if near else f"there are {', '.join(names)}")

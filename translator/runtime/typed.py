@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-# Options with a variable of their own in the Makefile, and those of one command.
+# Options with a variable of their own in the Makefile: of every command, and of one.
 VARIABLES = {"run": "RUN", "text": "TEXT", "format": "FORMAT"}
 OF_COMMAND = {"teach": {"data.teacher": "TEACHER", "name": "NAME"}}
 CALLED_BY_MAKE = "TRANSLATE_ARGS" in os.environ  # read here: the first command takes it away

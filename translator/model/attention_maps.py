@@ -1,4 +1,4 @@
-"""The weights of every attention of a model, for one sentence and its translation."""
+"""The weights of every attention of a model, for one sentence and its translation, and what they say about heads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from translator.data.batching import collate
 from translator.model.attention import padding_mask
 from translator.model.transformer import Transformer
 from translator.text.tokenizer import PAD_ID
+
+# Of a dead head: the least entropy, or the least weight of one key. It gives all queries nearly the same values.
+DEAD = 0.95
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,29 @@ def cross_attention(model: Transformer, source: Sequence[int], target: Sequence[
     _, cross = model.decode(
         batch.target_in, model.encode(batch.source), padding_mask(batch.source, PAD_ID), weights_of=range(len(model.decoder)))
     return [weights[0] for weights in cross]
+
+
+def relative_entropy(weights: Tensor) -> Tensor:
+    """Return each head's entropy as a share of the largest possible: (H, T, S) -> (H,).
+
+    0: each query attends to one key. 1: it attends alike to all keys that it may see.
+    """
+    weights = weights.double()
+    entropy = -torch.xlogy(weights, weights).sum(dim=(1, 2))
+    most = (weights > 0).sum(dim=2).clamp(min=1).log().sum(dim=1)
+    return entropy / most.clamp(min=1e-9)
+
+
+def dead_heads(weights: Tensor) -> dict[int, int | None]:
+    """Return the dead heads of (H, T, S), each with the one key that its queries attend to; None: to all keys alike."""
+    if min(weights.shape[1:]) < 5:  # too few to judge by
+        return {}
+    most, keys = weights.float().mean(dim=1).max(dim=1)
+    dead: dict[int, int | None] = {}
+    for head, entropy in enumerate(relative_entropy(weights).tolist()):
+        if entropy > DEAD or most[head] > DEAD:
+            dead[head] = None if entropy > DEAD else int(keys[head])
+    return dead
 
 
 @contextmanager

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.ft2font import FT2Font
+from matplotlib.image import AxesImage
 from torch import Tensor
 
 from translator.metrics.metric import METRICS
@@ -25,6 +28,7 @@ COLOURS = ("#1f5fa8", "#d9772b")  # of a run, and of a run to compare it with
 # Of an attention map: inches of a cell and of a letter; points of labels, of a panel's title and of the figure's; inches of a
 # letter per point.
 CELL, LETTER, LABEL_SIZE, PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 0.17, 0.09, 7, 8, 10, 0.0085
+WEIGHTS = (0, 0.05, 0.2, 0.5, 1)  # marked on their scale
 
 MANY = {"linewidth": 0.7, "alpha": 0.6}
 FEW = {"marker": "o", "markersize": 3}
@@ -93,22 +97,49 @@ def draw_attention(panels: Mapping[str, Tensor | None], source: Sequence[str], t
     if width * height * DPI**2 > 100_000_000:
         raise UserError(f"{len(panels)} attention maps of {len(target)} x {len(source)} pieces: a picture of "
                         f"{width * DPI:,.0f} x {height * DPI:,.0f} pixels is too large. Choose a shorter sentence.")
-    style: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for number, (axes, (name, weights)) in enumerate(zip(grid.flat, panels.items(), strict=False)):
         if weights is None:
             axes.set_axis_off()
             continue
-        image = axes.imshow(weights.float().cpu().numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_xticks(range(len(source)), source, rotation=90, **style)
-        axes.set_yticks([])
-        if number % columns == 0:
-            axes.set_yticks(range(len(target)), target, **style)
+        image = _draw_map(axes, weights, source, target if number % columns == 0 else (), families)
         axes.set_title(name, fontsize=PANEL_TITLE_SIZE)
-    bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height))
+    bar = figure.colorbar(image, ax=grid, fraction=0.3 / width, pad=0.15 / width, aspect=30, shrink=min(1, 3 / height),
+                          ticks=WEIGHTS, format="{x:g}")
     bar.ax.tick_params(labelsize=LABEL_SIZE)
     figure.suptitle(title, fontsize=TITLE_SIZE)
+    return figure
+
+
+def draw_summary(attention: Tensor, source: Sequence[str], target: Sequence[str], entropy: Mapping[str, Sequence[Tensor]],
+                 dead: Mapping[str, Sequence[Collection[int]]], *, above: Sequence[str], below: Sequence[str]) -> Figure:
+    """Draw a mean attention (T, S) beside the entropy of heads (H,) by kind and layer, with a cross over dead heads.
+
+    above, below: lines of text.
+    """
+    families, texts = _drawable([*source, *target, *above, *below])
+    rest = iter(texts)
+    source, target, above, below = ([*itertools.islice(rest, len(part))] for part in (source, target, above, below))
+    longest = LETTER * max(map(len, [*source, *target]))
+    map_width = max(3, longest + 1.3 * CELL * len(source))
+    heads, layers = max(len(layer) for kind in entropy.values() for layer in kind), sum(map(len, entropy.values()))
+    width = map_width + 1.5 + 0.4 * heads
+    wrap = int(0.95 * width / (PANEL_TITLE_SIZE * LETTER_PER_POINT))
+    above, below = ([line for text in part for line in textwrap.wrap(text, wrap)] for part in (above, below))
+    tall = max(0.5 + longest + 1.3 * CELL * len(target), 0.7 * len(entropy) + 0.3 * layers)
+    figure = Figure(figsize=(width, tall + 0.5 + 0.15 * len([*above, *below])), dpi=DPI, layout="constrained")
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=[map_width + 0.5, width - map_width - 0.5]).flat
+    axes = left.subplots()
+    image = _draw_map(axes, attention, source, target, families)
+    axes.set_title("Mean cross-attention of the heads that align", fontsize=PANEL_TITLE_SIZE)
+    left.colorbar(image, ticks=WEIGHTS, format="{x:g}", fraction=0.02).ax.tick_params(labelsize=LABEL_SIZE)
+    grid = right.subplots(len(entropy), 1, squeeze=False, height_ratios=[len(kind) + 1.5 for kind in entropy.values()])
+    for axes, (kind, values) in zip(grid.flat, entropy.items(), strict=True):
+        _draw_grid(axes, f"Entropy: {kind}", dict(enumerate(values, start=1)), dead[kind], range(1, heads + 1))
+    style = {"fontsize": PANEL_TITLE_SIZE, "fontfamily": families, "x": 0.01, "ha": "left"}
+    figure.suptitle("\n".join(above), **style).set_parse_math(False)
+    figure.supxlabel("\n".join(below), **style).set_parse_math(False)
     return figure
 
 
@@ -118,20 +149,43 @@ def draw_heads(importance: Mapping[Any, Mapping[int, Tensor]], kept: Mapping[Any
     tallest = max(map(len, importance.values()))
     figure = Figure(figsize=(1 + len(importance) * (0.9 + 0.35 * most), 1.2 + 0.35 * tallest), dpi=DPI, layout="constrained")
     for axes, (kind, layers) in zip(figure.subplots(1, len(importance), squeeze=False).flat, importance.items(), strict=True):
-        cells = [[*values.tolist(), *[math.nan] * (most - len(values))] for values in layers.values()]
-        image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=1)
-        for row, (values, of_layer) in enumerate(zip(layers.values(), kept[kind], strict=True)):
-            removed = [head for head in range(len(values)) if head not in of_layer]
-            axes.plot(removed, [row] * len(removed), "x", color=COLOURS[1])
-        axes.set_xticks(range(most))
-        axes.set_yticks(range(len(layers)), list(layers))
-        axes.tick_params(labelsize=LABEL_SIZE)
-        axes.set_title(kind, fontsize=PANEL_TITLE_SIZE)
-        axes.set_xlabel("head", fontsize=LABEL_SIZE)
-        axes.set_ylabel("layer", fontsize=LABEL_SIZE)
+        removed = [set(range(len(heads))) - set(of_layer) for heads, of_layer in zip(layers.values(), kept[kind], strict=True)]
+        image = _draw_grid(axes, kind, layers, removed, range(most))
     figure.colorbar(image, ax=figure.axes).ax.tick_params(labelsize=LABEL_SIZE)
     figure.suptitle("Importance of heads; a cross: removed", fontsize=TITLE_SIZE)
     return figure
+
+
+def _draw_map(axes: Axes, weights: Tensor, source: Sequence[str], target: Sequence[str], families: list[str]) -> AxesImage:
+    """Draw weights (T, S) on a scale that shows small ones too: a hundredth is a tenth as dark as 1."""
+    style: dict[str, Any] = {"fontsize": LABEL_SIZE, "fontfamily": families, "parse_math": False}
+    image = axes.imshow(weights.float().cpu().numpy(), cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
+    axes.set_xticks(range(len(source)), source, rotation=90, **style)
+    axes.set_yticks(range(len(target)), target, **style)
+    return image
+
+
+def _draw_grid(axes: Axes, title: str, layers: Mapping[int, Tensor], crossed: Sequence[Collection[int]],
+               heads: range) -> AxesImage:
+    """Draw a figure from 0 to 1 for each head (H,) by the number of its layer, with a cross over some, counted from 0.
+
+    heads: their numbers on the axis.
+    """
+    cells = [[*values.tolist(), *[math.nan] * (len(heads) - len(values))] for values in layers.values()]
+    image = axes.imshow(cells, cmap="Blues", vmin=0, vmax=1)
+    for row, (values, over) in enumerate(zip(layers.values(), crossed, strict=True)):
+        axes.plot(sorted(over), [row] * len(over), "x", color=COLOURS[1])
+        for head, value in enumerate(values.tolist()):
+            if head not in over:
+                axes.text(head, row, f"{value:.2f}", fontsize=LABEL_SIZE - 1, ha="center", va="center",
+                          color="white" if value > 0.6 else "black")
+    axes.set_xticks(range(len(heads)), list(map(str, heads)))
+    axes.set_yticks(range(len(layers)), list(map(str, layers)))
+    axes.tick_params(labelsize=LABEL_SIZE)
+    axes.set_title(title, fontsize=PANEL_TITLE_SIZE)
+    axes.set_xlabel("head", fontsize=LABEL_SIZE)
+    axes.set_ylabel("layer", fontsize=LABEL_SIZE)
+    return image
 
 
 def undrawn(texts: Iterable[str]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import itertools
+import json
 import shutil
 import subprocess
 
 import pytest
 import torch
+from lxml import html
 from PIL import Image
 
 from tests.support.commands import assert_user_error, recipes_with
@@ -17,11 +20,13 @@ from tests.support.models import random_model
 from translator.config.building import from_hydra, to_yaml
 from translator.config.commands import PlotAttentionConfig
 from translator.data.batching import collate
+from translator.inference.attention_page import attention_page
 from translator.inference.attention_pictures import panels_of
+from translator.inference.attention_views import View
 from translator.inference.translator import Translator
 from translator.model.attention import padding_mask
-from translator.model.attention_maps import attention_maps
-from translator.runs.plots import draw_attention, png, undrawn
+from translator.model.attention_maps import attention_maps, dead_heads, relative_entropy
+from translator.runs.plots import draw_attention, draw_summary, png, undrawn
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID, PAD_ID
@@ -124,8 +129,8 @@ def test_every_attention_as_a_picture(script, run_folder, tmp_path):
     plot = ("plot_attention", f"run={run_folder}", "device=cpu", "search=greedy", "search.max_length=6", f"output={tmp_path}")
     result = script(*plot, TRANSLATE_TEXT="She sees.")
     assert result.returncode == 0, result.stderr
-    files = [tmp_path / f"{name}.png" for name in ("encoder", "decoder", "cross", "alignment")]
-    assert result.stdout.decode().split() == [str(file) for file in files]
+    files = [tmp_path / f"{name}.png" for name in ("summary", "encoder", "decoder", "cross", "alignment")]
+    assert result.stdout.decode().split() == [str(file) for file in (*files, tmp_path / "attention.html")]
     sizes = {}
     for file in files:
         with Image.open(file) as picture:
@@ -139,6 +144,47 @@ def test_every_attention_as_a_picture(script, run_folder, tmp_path):
     result = script(*plot, "target=Nein.", "search.max_source_tokens=9999", TRANSLATE_TEXT="word " * 300)
     assert_user_error(result, "shorter sentence")
     assert not tmp_path.exists()
+
+
+def test_entropy_ranges_from_one_key_to_all_alike():
+    alike = torch.ones(6, 6).tril()
+    alike /= alike.sum(dim=1, keepdim=True)
+    between = torch.tensor([[0.5, 0.5, 0, 0, 0, 0]] * 6) * 0.9 + 0.1 / 6
+    entropy = relative_entropy(torch.stack([torch.eye(6), alike, between]))
+    torch.testing.assert_close(entropy[:2], torch.tensor([0.0, 1.0], dtype=torch.float64))
+    assert 0 < entropy[2] < 1
+
+
+def test_dead_heads_give_all_queries_the_same():
+    alike, last, aligns = torch.full((7, 6), 1 / 6), torch.zeros(7, 6), torch.eye(7)[:, :6]
+    last[:, 5] = 1
+    assert dead_heads(torch.stack([aligns, alike, last])) == {1: None, 2: 5}
+    assert dead_heads(torch.full((1, 4, 4), 0.25)) == {}  # too short to judge by
+
+
+def test_the_page_shows_the_weights_from_within_itself():
+    weights = torch.rand(2, 3, 2, generator=torch.Generator().manual_seed(0)).softmax(dim=2)
+    view = View("Cross", "from rows to columns", [weights, weights[:1]], ["▁a", "</script><b>", "</s>"], ["▁$x", "مرحبا"])
+    page = html.fromstring(attention_page({"Source": "<i>"}, [view]).decode())
+    assert not page.xpath("//@src | //@href | //b | //i")
+    assert "default-src 'none'" in page.xpath("//meta/@content")[-1]
+    [shown] = json.loads(page.get_element_by_id("data").text)
+    assert (shown["rows"], shown["columns"]) == (view.rows, view.columns)
+    assert [len(layer) for layer in shown["layers"]] == [2, 1]
+    levels = torch.tensor(list(base64.b64decode(shown["layers"][0][1]["weights"]))).view(3, 2)
+    torch.testing.assert_close(levels / 255, weights[1], atol=1 / 255, rtol=0)
+
+
+def test_the_summary_names_texts_and_dead_heads():
+    alike = torch.full((1, 6, 6), 1 / 6)
+    pieces = ["▁$x", "^{$", "c", "d", "e", "</s>"]
+    figure = draw_summary(
+        alike[0], pieces, pieces, {"cross": [relative_entropy(alike)]}, {"cross": [dead_heads(alike)]},
+        above=["Source: $x^{$", "Translation: " + "word " * 50], below=["Dead: layer 1, head 1"])
+    png(figure)
+    assert figure._suptitle.get_text().startswith("Source: $x^{$\nTranslation: word")
+    assert figure._supxlabel.get_text() == "Dead: layer 1, head 1"
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in (figure._suptitle, figure._supxlabel))
 
 
 def test_text_is_taken_to_the_letter(monkeypatch):

@@ -23,6 +23,7 @@ class Command(NamedTuple):
     work: str  # module:function of the package, which takes the options
     config: str  # the file of conf/ with its options
     takes_named: bool = False  # its argument `named` gets the names of the options given
+    takes_defaults: bool = False  # its argument `defaults` gets the options of a training where none are given
 
 
 # To add one: its function, its options in conf/ and config/commands.py, and a line here and in the Makefile.
@@ -45,7 +46,7 @@ COMMANDS = {
     "serve": Command(
         "Serve a model: an HTTP API and a page", "serve.command:serve_runs", "serve"),
     "report": Command(
-        "Write a page about a model", "evaluation.report:report_run", "report"),
+        "Write a page about a model", "evaluation.report:report_run", "report", takes_defaults=True),
     "shortlist": Command(
         "Learn a model's shortlist, for faster translation", "inference.shortlist_learning:shortlist_run", "shortlist"),
     "prune": Command(
@@ -80,6 +81,7 @@ def run(name: str) -> None:
     from hydra.core.hydra_config import HydraConfig
 
     from translator.config.building import from_hydra, named_options
+    from translator.config.options import RunConfig
 
     command = COMMANDS[name]
     module, function = command.work.split(":")
@@ -89,8 +91,12 @@ def run(name: str) -> None:
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name=command.config)
     @one_line_errors()
     def compose_and_work(composed: Any) -> Any:
-        named = {"named": named_options(HydraConfig.get().overrides.task)} if command.takes_named else {}
-        return work(from_hydra(options, composed), **named)
+        more: dict[str, Any] = {}
+        if command.takes_named:
+            more["named"] = named_options(HydraConfig.get().overrides.task)
+        if command.takes_defaults:
+            more["defaults"] = from_hydra(RunConfig, hydra.compose("train", ["name=defaults"]))
+        return work(from_hydra(options, composed), **more)
 
     with one_line_errors():
         compose_and_work()

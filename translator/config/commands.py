@@ -76,6 +76,7 @@ class ReportConfig(ScoringConfig):
     against: str | None
     output: str | None
     examples: Whole
+    seed: Whole
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -20,12 +20,10 @@ from translator.config.commands import ReportConfig
 from translator.config.options import RunConfig
 from translator.evaluation.evaluate import Evaluation, compare, evaluate
 from translator.evaluation.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
-from translator.inference.line_formats import Line, notices
-from translator.inference.translation import Request
+from translator.evaluation.report_examples import all_examples, chosen_examples
 from translator.inference.translator import Translator
 from translator.metrics.metric import METRICS
 from translator.metrics.scores import BOOTSTRAP_SAMPLES
-from translator.metrics.sentences import sentence_scores
 from translator.runs.finding import chosen_runs
 from translator.runs.plots import draw_attention, draw_curves, draw_scores_by_length, png, undrawn
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
@@ -35,6 +33,7 @@ from translator.runtime.atomic_files import require_no_link, require_writable, w
 from translator.runtime.console import log
 from translator.runtime.device import Precision, environment, resolve_device, tune_cpu
 from translator.runtime.errors import UserError
+from translator.text.language import CODE, name_of
 
 PAGE = "report.html"
 # Sentences whose attention is drawn, and the most tokens that such a sentence and its output have.
@@ -59,6 +58,16 @@ class Run:
     trouble: str = ""  # why it was not evaluated
 
     @property
+    def ended(self) -> str:
+        """Why its training ended, with the limit by name, which earlier releases did not write."""
+        if self.outcome is None or self.state is None or not self.outcome.reason.startswith("the limit set in"):
+            return self.outcome.reason if self.outcome else ""
+        done = {"max_epochs": self.state.epoch, "max_updates": self.state.update, "max_minutes": self.state.seconds / 60}
+        limits = {name: getattr(self.config.train, name) for name in done}
+        reached = [f"train.{name}={limit:g}" for name, limit in limits.items() if limit is not None and done[name] >= limit]
+        return f"{' and '.join(reached)} reached" if reached else self.outcome.reason
+
+    @property
     def training_speed(self) -> float | None:
         """Target tokens a second, the median of the measurements."""
         measured = [value for _, value in self.history.get("train/tokens_per_second", ())]
@@ -75,14 +84,18 @@ class Run:
         return datetime.fromtimestamp(weights.stat().st_mtime) if weights.is_file() else None
 
 
-def report_run(config: ReportConfig) -> None:
+def report_run(config: ReportConfig, defaults: RunConfig | None = None) -> None:
+    """Write the page about the chosen run and print its path; `defaults` as of `write_report`."""
     tune_cpu()
     [run] = chosen_runs(config.run, config.runs)
-    print(write_report(run, Path(config.output) if config.output else require_no_link(run / "report"), config))
+    print(write_report(run, Path(config.output) if config.output else require_no_link(run / "report"), config, defaults))
 
 
-def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
-    """Write the page about a run to `folder`, and its pictures beside it; return the page's file."""
+def write_report(own: Path, folder: Path, options: ReportConfig, defaults: RunConfig | None = None) -> Path:
+    """Write the page about a run to `folder`, and its pictures beside it; return the page's file.
+
+    Of its options, the page leaves out those that are as in `defaults`.
+    """
     device = resolve_device(options.device)
     precision: Any = Precision.resolve(options.precision, device).value  # a name of the Literal
     options = dataclasses.replace(options, precision=precision)
@@ -102,10 +115,13 @@ def write_report(own: Path, folder: Path, options: ReportConfig) -> Path:
     if evaluations:
         by_length = {run.name: run.evaluation.by_length for run in runs if run.evaluation}
         pictures["by-length.png"] = png(draw_scores_by_length(by_length, evaluations[0].first_score))
+    sentences = all_examples(evaluations)
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
-        scores=score_rows(evaluations), sentences=examples(evaluations), splits=splits_of(run.folder), spans=spans_of(run),
-        environment=environment(device), samples=BOOTSTRAP_SAMPLES, configuration=[by_dotted_name(run.config) for run in runs])
+        scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder), spans=spans_of(run),
+        examples=chosen_examples(sentences, options.examples, options.seed), environment=environment(device),
+        samples=BOOTSTRAP_SAMPLES, defaults=defaults is not None,
+        configuration=option_rows([run.config for run in runs], defaults))
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
@@ -154,20 +170,6 @@ def score_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
          "other": compared.get((score.name, "1"))} for name, score in evaluations[0].scores.items()]
 
 
-def examples(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """Return every sentence with its outputs, the worst by chrF first."""
-    sentences: list[dict[str, Any]] = []
-    texts = zip(evaluations[0].sources, evaluations[0].references, strict=True) if evaluations else ()
-    for (source, reference), *translations in zip(texts, *(one.translations for one in evaluations), strict=True):
-        scores = sentence_scores("chrf", [translation.text for translation in translations], reference)
-        outputs = [
-            {"text": translation.text, "chrf": score, "notices": notices(Line(Request(source)), translation)}
-            for translation, score in zip(translations, scores, strict=True)]
-        sentences.append({"source": source, "reference": reference, "outputs": outputs, "chrf": scores[0],
-                          "gain": scores[0] - scores[-1], "exact": translations[0].text == reference})
-    return sorted(sentences, key=lambda example: (example["chrf"], len(example["source"])))
-
-
 def attention_maps(run: Run) -> Iterator[dict[str, Any]]:
     """Draw the attention that aligns pieces, for the first sentences that are short enough."""
     if run.translator is None or run.evaluation is None:
@@ -192,6 +194,18 @@ def spans_of(run: Run) -> dict[str, list[list[float]]]:
     return {side: [span.tolist() for span in spans] for model in models for side, spans in model.spans().items()}
 
 
+def option_rows(configs: Sequence[RunConfig], defaults: RunConfig | None) -> dict[str, list[Any]]:
+    """Return the value of each option in each run and by default; without the options that have their defaults in all."""
+    columns = [by_dotted_name(config) for config in [*configs, *([defaults] if defaults else [])]]
+    rows = {name: [column[name] for column in columns] for name in columns[0] if name != "name"}
+    return {name: values for name, values in rows.items() if not defaults or any(value != values[-1] for value in values)}
+
+
+def language_names(names: str) -> str:
+    """Return the languages of an option such as `en+fr` by name; what is no code of two letters stays as it is."""
+    return ", ".join(name_of(name.replace("_", "-")) if CODE.match(name.lower()) else name for name in names.split("+"))
+
+
 def splits_of(folder: RunFolder) -> dict[str, Any]:
     """Return the counts of data_report.json by split; nothing if it is not in the form that training writes."""
     splits, names = folder.load_report().get("splits"), ("read", "kept", "source_tokens", "target_tokens")
@@ -205,7 +219,8 @@ def render(**content: Any) -> str:
     templates = Environment(loader=PackageLoader("translator.evaluation", "."), autoescape=True, undefined=StrictUndefined,
                             trim_blocks=True, lstrip_blocks=True)
     templates.filters |= {
-        "number": number, "base64": lambda content: base64.b64encode(content).decode(),
+        "number": number, "languages": language_names, "median": statistics.median,
+        "base64": lambda content: base64.b64encode(content).decode(),
         "yaml": lambda value: value if isinstance(value, str) else json.dumps(value)}
     return templates.get_template(f"{PAGE}.jinja").render(content)
 

@@ -18,11 +18,12 @@ from lxml import html
 from PIL import Image
 
 from tests.support.commands import assert_user_error
-from tests.support.configurations import TINY, composed
+from tests.support.configurations import TINY, composed, run_config
 from tests.support.corpora import PAIRS, write_pairs
 from translator.config.building import by_dotted_name, from_hydra
 from translator.config.commands import ReportConfig
-from translator.evaluation.report import write_report
+from translator.evaluation.differences import mark_differences
+from translator.evaluation.report import language_names, write_report
 from translator.runs.run_folder import RunFolder
 from translator.runs.tensorboard import read_history
 from translator.runtime.atomic_files import load_tensors, save_tensors
@@ -148,23 +149,89 @@ def test_the_spans_of_heads_are_shown(run, page, tmp_path):
 
 
 def test_sentences_are_text_whatever_they_look_like(run, tmp_path):
-    shown = words(write_report(run, tmp_path, options("examples=33")))
-    for source, reference in HOSTILE + PAIRS[:30]:
-        assert f"{source} reference {reference} output" in shown
+    tables = html.parse(write_report(run, tmp_path, options("examples=33"))).xpath("//table[@class='sentence']")
+    shown = {tuple(row[1].text_content() for row in table[:2]) for table in tables}
+    assert shown == set(HOSTILE + PAIRS[:30])
 
 
-def test_every_option_is_told_and_what_differs_is_marked(run, other, page):
-    rows = {row[0].text_content(): row for row in html.parse(page).xpath("//*[@class='options two']//tr[td]")}
-    assert set(rows) == set(by_dotted_name(RunFolder(run).load_config()))
-    assert [cell.text_content() for cell in rows["optim.lr"]] == ["optim.lr", "0.0075", "0.0123"]
+def test_the_title_names_the_languages(page):
+    tree = html.parse(page)
+    assert tree.findtext(".//h1") == "English → German"
+    assert tree.findtext(".//title") == "English → German: first"
+
+
+@pytest.mark.parametrize(("option", "name"), [
+    ("de", "German"), ("en+pt_BR", "English, Portuguese (Brazil)"), ("src", "src"), ("sentence", "sentence")])
+def test_languages_are_named_if_they_are_codes(option, name):
+    assert language_names(option) == name
+
+
+def test_options_differ_from_defaults_or_are_left_out(run, other, page):
+    rows = {row[0].text_content(): row for row in html.parse(page).xpath("(//*[@class='options'])[1]//tr[td]")}
+    config, defaults = by_dotted_name(RunFolder(run).load_config()), by_dotted_name(run_config())
+    differing = {name for name, value in config.items() if value != defaults[name]} - {"name"}
+    assert set(rows) == differing | {"optim.lr"}
+    assert [cell.text_content() for cell in rows["optim.lr"]] == ["optim.lr", "0.0075", "0.0123", str(defaults["optim.lr"])]
     assert [name for name, row in rows.items() if row.get("class")] == ["optim.lr"]
+
+
+def test_typical_sentences_come_first_and_depend_on_the_seed(run, other, page, tmp_path):
+    def typical(page: Path) -> str:
+        return words(page).split(" Typical ")[1].split(" Best ")[0].split(" Better than ")[0]
+
+    sources = re.findall(r"source (.*?) reference", typical(page))
+    assert len(sources) == 3
+    alike = typical(write_report(other, tmp_path / "other", options("examples=3")))  # of another model
+    assert re.findall(r"source (.*?) reference", alike) == sources
+    assert re.findall(r"source (.*?) reference", typical(
+        write_report(run, tmp_path / "seed", options("examples=3", "seed=2")))) != sources
+
+
+@pytest.mark.parametrize(("reason", "limits", "shown"), [
+    ("train.max_updates=120 reached", {}, "ended at its limit of 120 updates ( train.max_updates )"),
+    ("the limit set in train.max_epochs, train.max_updates or train.max_minutes", {}, "ended at its limit of 120 updates"),
+    ("the limit set in train.max_epochs", {"max_epochs": 1}, "ended with train.max_epochs=1 and train.max_updates=120 reached"),
+    ("no better bleu in 10 validations", {}, "ended with no better bleu in 10 validations,")])
+def test_the_limit_that_ended_training_is_named(run, tmp_path, reason, limits, shown):
+    folder = RunFolder(shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("model.safetensors")))
+    config = folder.load_config()
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, **limits))
+    folder.create(config, folder.load_tokenizers(), folder.load_report())
+    folder.save_outcome(folder.load_outcome() | {"reason": reason})
+    assert shown in words(write_report(folder.path, tmp_path / "page", options()))
+
+
+@pytest.mark.parametrize(("text", "other", "marked"), [
+    ("Der Hund  bellt.", "Der Hund  bellt.", []), ("Ein Hund bellt laut!", "Der Hund bellt.", ["Ein", "laut!"]),
+    ("A big red dog", "A dog", ["big red"]), ("日本語", "日本人", ["語"]), ("हिन्दी है", "हिन्द है", ["हिन्दी"]),
+    ("word", "", ["word"]), ("", "word", [])])
+def test_words_that_differ_are_marked(text, other, marked):
+    parts = mark_differences(text, other)
+    assert "".join(part for part, _ in parts) == text
+    assert [part for part, differs in parts if differs] == marked
+
+
+def test_a_printed_page_has_no_empty_half(page, tmp_path):
+    from tests.support.browser import Browser  # which skips where there is no Chromium
+
+    browser = Browser(tmp_path)
+    try:
+        browser.driver.get(page.as_uri())
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": 680, "height": 1000, "deviceScaleFactor": 1, "mobile": False})  # A4 at 96 dpi without its margins
+        tallest = browser.driver.execute_script(
+            "return Math.max(...[...document.querySelectorAll('.sentence, .cards, figure, tr, img')].map(e => e.offsetHeight))")
+        assert tallest < 1000 / 2  # of what must not break across pages
+    finally:
+        browser.driver.quit()
 
 
 def test_the_other_run_is_compared(page):
     shown = words(page)
     assert f"against {OTHER} (p = " in shown
     name = re.escape(OTHER)
-    better, worse = re.findall(rf"(?:Better|Worse) than {name}(.*?)(?=Worse than|Best and worst)", shown)
+    better, worse = re.findall(rf"(?:Better|Worse) than {name}(.*?)(?=Worse than| Best )", shown)
     for part, sign in ((better, 1), (worse, -1)):
         pairs = re.findall(rf" first .*? (\d+\.\d) {name} .*? (\d+\.\d)", part)
         gains = [sign * (float(own) - float(others)) for own, others in pairs]

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import itertools
 import json
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from translator.runtime.errors import UserError
 from translator.text.language import CODE, name_of
 
 PAGE = "report.html"
+REACHED = re.compile(r"train\.max_(epochs|updates|minutes)=([\d.e+-]+) reached")
 # Sentences whose attention is drawn, and the most tokens that such a sentence and its output have.
 MAPS, MAP_TOKENS = 3, 32
 
@@ -59,13 +61,15 @@ class Run:
 
     @property
     def ended(self) -> str:
-        """Why its training ended, with the limit by name, which earlier releases did not write."""
-        if self.outcome is None or self.state is None or not self.outcome.reason.startswith("the limit set in"):
-            return self.outcome.reason if self.outcome else ""
-        done = {"max_epochs": self.state.epoch, "max_updates": self.state.update, "max_minutes": self.state.seconds / 60}
-        limits = {name: getattr(self.config.train, name) for name in done}
-        reached = [f"train.{name}={limit:g}" for name, limit in limits.items() if limit is not None and done[name] >= limit]
-        return f"{' and '.join(reached)} reached" if reached else self.outcome.reason
+        """How its training ended, with the limit by name, which earlier releases did not write."""
+        reason = self.outcome.reason if self.outcome else ""
+        if self.state and reason.startswith("the limit set in"):
+            done = {"max_epochs": self.state.epoch, "max_updates": self.state.update, "max_minutes": self.state.seconds / 60}
+            limits = ((name, getattr(self.config.train, name)) for name in done)
+            reached = [f"train.{name}={limit:g}" for name, limit in limits if limit is not None and done[name] >= limit]
+            reason = f"{' and '.join(reached)} reached" if reached else reason
+        found = REACHED.fullmatch(reason)
+        return f"at its limit of {float(found[2]):,.10g} {found[1]} (train.max_{found[1]})" if found else f"with {reason}"
 
     @property
     def training_speed(self) -> float | None:
@@ -94,7 +98,7 @@ def report_run(config: ReportConfig, defaults: RunConfig | None = None) -> None:
 def write_report(own: Path, folder: Path, options: ReportConfig, defaults: RunConfig | None = None) -> Path:
     """Write the page about a run to `folder`, and its pictures beside it; return the page's file.
 
-    Of its options, the page leaves out those that are as in `defaults`.
+    The page leaves out options with the same value in `defaults`.
     """
     device = resolve_device(options.device)
     precision: Any = Precision.resolve(options.precision, device).value  # a name of the Literal
@@ -202,7 +206,7 @@ def option_rows(configs: Sequence[RunConfig], defaults: RunConfig | None) -> dic
 
 
 def language_names(names: str) -> str:
-    """Return the languages of an option such as `en+fr` by name; what is no code of two letters stays as it is."""
+    """Return the languages of an option such as `en+fr` by name; what is no code of two letters stays unchanged."""
     return ", ".join(name_of(name.replace("_", "-")) if CODE.match(name.lower()) else name for name in names.split("+"))
 
 

@@ -28,7 +28,7 @@ def all_examples(evaluations: Sequence[Evaluation]) -> list[Example]:
 
 
 def chosen_examples(examples: Sequence[Example], count: int, seed: int) -> dict[str, list[Example]]:
-    """Return typical (drawn at random), best and worst translations by chrF, and those that gained or lost the most."""
+    """Return typical (drawn at random), best and worst translations by chrF, and the largest gains and losses."""
     typical = random.Random(seed).sample(examples, min(count, len(examples)))  # the same of every run on these sentences
     worst = sorted(examples, key=lambda example: (example["chrf"], len(example["source"])))
     lost = sorted(examples, key=lambda example: example["gain"])

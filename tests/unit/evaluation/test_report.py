@@ -188,7 +188,7 @@ def test_typical_sentences_come_first_and_depend_on_the_seed(run, other, page, t
 
 
 @pytest.mark.parametrize(("reason", "limits", "shown"), [
-    ("train.max_updates=120 reached", {}, "ended at its limit of 120 updates ( train.max_updates )"),
+    ("train.max_updates=120 reached", {}, "ended at its limit of 120 updates (train.max_updates)"),
     ("the limit set in train.max_epochs, train.max_updates or train.max_minutes", {}, "ended at its limit of 120 updates"),
     ("the limit set in train.max_epochs", {"max_epochs": 1}, "ended with train.max_epochs=1 and train.max_updates=120 reached"),
     ("no better bleu in 10 validations", {}, "ended with no better bleu in 10 validations,")])

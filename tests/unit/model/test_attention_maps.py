@@ -193,7 +193,7 @@ def test_text_is_taken_to_the_letter(monkeypatch):
     config = from_hydra(PlotAttentionConfig, composed("plot_attention"))
     assert (config.text, config.target) == (NASTY, NASTY[::-1])
     monkeypatch.setenv("TRANSLATE_TEXT", " ")  # which make sets where there is no TEXT
-    with pytest.raises(UserError, match=r'text: is empty. .* TEXT="\.\.\."'):
+    with pytest.raises(UserError, match=r'text: is empty. .* (TEXT|text)="\.\.\."'):
         from_hydra(PlotAttentionConfig, composed("plot_attention", "target=x"))
     monkeypatch.setenv("TRANSLATE_TEXT", "caf\udce9")  # as Python reads bytes that are not UTF-8
     with pytest.raises(UserError, match="text: is not UTF-8"):

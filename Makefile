@@ -17,6 +17,7 @@ TAKES.evaluate := RUN
 TAKES.translate := RUN TEXT
 TAKES.export := RUN FORMAT
 TAKES.serve := RUN
+TAKES.board := RUN
 TAKES.report := RUN
 TAKES.shortlist := RUN
 TAKES.prune := RUN
@@ -29,8 +30,8 @@ TAKES.torture := KILLS
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS TEACHER NAME
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train teach data-report import evaluate translate export serve report shortlist prune quantize plot-attention bench \
-	compare growth
+SCRIPTS := train teach data-report import evaluate translate export serve board report shortlist prune quantize plot-attention \
+	bench compare growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
 export TRANSLATE_TARGET := $(value TARGET)
@@ -53,7 +54,7 @@ $(error PROCS=$(value PROCS): not a number of processes. Write a whole number fr
 endif
 endif
 
-GOALS := help $(SCRIPTS) board data test fuzz torture lint docs setup clean
+GOALS := help $(SCRIPTS) data test fuzz torture lint docs setup clean
 UNKNOWN := $(firstword $(filter-out $(GOALS) $(TATOEBA) .venv/%,$(MAKECMDGOALS)))
 ifneq ($(UNKNOWN),)
 NEAREST := $(shell $(PYTHON) -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' \
@@ -96,8 +97,8 @@ data-report: $(READY) ## Show which rows cleaning drops, and why, before trainin
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences
 
-board: $(READY) ## Show the training curves in the browser (TensorBoard)
-	$(call run,$(BIN)/tensorboard --logdir runs $(value ARGS))
+board: $(READY) ## Show training curves in TensorBoard; RUN=[a,b] compares
+	$(call run,$(BIN)/python scripts/board.py $(RUN_OPTION))
 
 ##@ Use a trained model; RUN=NAME chooses one
 

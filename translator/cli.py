@@ -45,6 +45,8 @@ COMMANDS = {
         "Write a model for other programs: format=...", "export.command:export_run", "export"),
     "serve": Command(
         "Serve a model: an HTTP API and a page", "serve.command:serve_runs", "serve"),
+    "board": Command(
+        "Show training curves in TensorBoard", "runs.board:open_board", "board"),
     "report": Command(
         "Write a page about a model", "evaluation.report:report_run", "report", takes_defaults=True),
     "shortlist": Command(

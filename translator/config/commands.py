@@ -12,6 +12,7 @@ from translator.config.building import STRICT, Count, Options, Share, Whole
 from translator.config.options import DataConfig, Device, MetricName, SearchConfig
 from translator.runtime.typed import typed
 
+Port = Annotated[int, Field(ge=0, lt=2**16)]
 HOST = r"[^\s/?#@:\[\]]+"
 
 
@@ -103,7 +104,7 @@ class ServeConfig(DecodingCommand):
     """What `scripts/serve.py` composes: conf/serve.yaml."""
 
     host: str
-    port: Annotated[int, Field(ge=0, lt=2**16)]
+    port: Port
     hosts: tuple[str, ...]
     keys: str | None
     origins: tuple[str, ...]
@@ -126,6 +127,14 @@ class ServeConfig(DecodingCommand):
             self.require(re.fullmatch(HOST, host) is not None, f"hosts={host}",
                          "not a name. Write it without scheme, port and path, as example.org")
         self.require(self.search.n_best == 1, "search.n_best", "is what each request asks for, as alternatives. Leave it at 1.")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class BoardConfig(RunCommand):
+    """What `scripts/board.py` composes: conf/board.yaml."""
+
+    host: str
+    port: Port
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

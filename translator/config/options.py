@@ -346,6 +346,7 @@ class RunConfig(Options):
     seed: Whole
     device: Device
     precision: Literal["auto", "fp32", "bf16", "fp16"]
+    tracker: Literal["tensorboard", "wandb", "mlflow", "trackio"] = "tensorboard"
     data: DataConfig
     tokenizer: TokenizerConfig
     model: ModelConfig

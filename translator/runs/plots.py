@@ -33,10 +33,11 @@ WEIGHTS = (0, 0.05, 0.2, 0.5, 1)  # marked on their scale
 MANY = {"linewidth": 0.7, "alpha": 0.6}
 FEW = {"marker": "o", "markersize": 3}
 LINES = {"bleu": "-", "exact": "-", "chrf": "--"}  # of other metrics ":"
+SCORES, LOSSES = "Score on validation", "Loss"
 # The panels of the curves by title; in each, label and style by measurement.
 PANELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-    "Loss": {"train/loss": ("training", MANY), "validation/loss": ("validation", FEW)},
-    "Score on validation": {
+    LOSSES: {"train/loss": ("training", MANY), "validation/loss": ("validation", FEW)},
+    SCORES: {
         f"validation/{name}": (cls.label or cls.name, FEW | {"linestyle": LINES.get(name, ":")})
         for name, cls in METRICS.items()},
     "Learning rate": {"train/learning_rate": ("", {})},

@@ -13,6 +13,8 @@
       calibration.json       how sure the model is on validation: what counts as unsure, and how far its probabilities are off
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
       tensorboard/           the measurements as curves, with samples and attention maps
+      tracker.json           the run at a tracking service, and what was sent to it
+      wandb/                 what Weights & Biases keeps
       checkpoints/           see translator/runs/checkpoint.py
       best-<metric>/         a run folder with the best checkpoint by a metric of train.keep
 """
@@ -54,7 +56,7 @@ SHAPE = "# sha256 of the model: "
 OWN = (
     "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
     "alignment.json", "lexicon.safetensors", "calibration.json", "shortlist.safetensors", "tensorboard", "checkpoints",
-    "evaluation-*", ".lock*")
+    "tracker.json", "wandb", "evaluation-*", ".lock*")
 
 
 # What a run folder inside another shares with it.
@@ -82,7 +84,8 @@ class RunFolder:
 
     def create(self, config: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], report: Mapping[str, Any]) -> None:
         """Write the folder, config.yaml last; of a run that has begun the options only, and UserError where its data differ."""
-        for name in ("checkpoints", "tensorboard", "evaluation-test", *(f"best-{metric}" for metric in config.train.keep)):
+        bests = (f"best-{metric}" for metric in config.train.keep)
+        for name in ("checkpoints", "tensorboard", "wandb", "evaluation-test", *bests):
             require_no_link(self.path / name)
         if begun := self.has_begun():
             self.require_same_data(tokenizers, report)

@@ -76,9 +76,9 @@ class BatchCursor:
 class Measurements:
     """Collects in `state` what updates measured; the main process writes it to the run folder and the console."""
 
-    def __init__(self, folder: RunFolder, state: TrainingState, *, done: float) -> None:
+    def __init__(self, config: RunConfig, folder: RunFolder, state: TrainingState, *, done: float) -> None:
         self.state = state
-        self.tracker = Tracker(folder.metrics_file, folder.tensorboard, state.recorded) if is_main_process() else None
+        self.tracker = Tracker(folder.metrics_file, folder.tensorboard, state.recorded, config) if is_main_process() else None
         self._progress = Progress(done=done)
 
     def add(self, step: Step, batches: Sequence[Batch], seconds: float) -> None:

@@ -26,6 +26,7 @@ from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights
 from translator.runs.finding import place_of, with_found_runs
 from translator.runs.run_folder import RunFolder
+from translator.runs.trackers.feed import require_tracker
 from translator.runs.training_state import Outcome, outcome_of
 from translator.runtime.atomic_files import sole_user
 from translator.runtime.console import log
@@ -42,7 +43,7 @@ from translator.training.validation import SAMPLE_TRANSLATIONS
 
 # A resumed run may change these; every other option shaped what it has learned.
 MAY_CHANGE = {
-    "name", "runs", "device", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
+    "name", "runs", "device", "tracker", "search", "data.cache", "data.workers", "train.max_epochs", "train.max_updates",
     "train.max_minutes", "train.patience", "train.log_every", "train.compile", "train.cuda_graphs", "train.parallel",
     "train.timeout_minutes"}
 
@@ -62,6 +63,7 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
     named: options that the user gave, such as `model.d_ff`; with init, the model decides all others of its groups.
     Raises UserError for a user's mistake, and Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP.
     """
+    require_tracker(config.tracker)
     tune_cpu(training=True)
     config = with_found_runs(config)
     folder = RunFolder(place_of(config.runs) / config.name)

@@ -62,7 +62,7 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Train to the first limit and leave the chosen weights in the run folder. Raises Interrupted, with all saved."""
-        self._measurements = Measurements(self.folder, self.state, done=self._fraction())
+        self._measurements = Measurements(self.config, self.folder, self.state, done=self._fraction())
         self._started = time.monotonic() - self.state.seconds
         with closing(self._measurements), self._interruption.caught(), closing(self):
             try:
@@ -86,7 +86,10 @@ class Trainer:
                 self._validate()
                 continue  # the processes agree on the time it took
             if reason := stop_reason(self.config.train, self._limits(), self.state.validations):
-                return self._finish(reason)
+                outcome = self._finish(reason)
+                if self._measurements.tracker is not None:
+                    self._measurements.tracker.end(outcome.update, outcome.metrics)
+                return outcome
             with self._interruption.put_off():
                 self._update()
 

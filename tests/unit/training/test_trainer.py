@@ -487,6 +487,9 @@ def test_curves_samples_and_attention_maps_reach_tensorboard(setup, monkeypatch)
     sample = events.Tensors("validation/samples/text_summary")[0].tensor_proto.string_val[0].decode()
     assert PAIRS[0][0] in sample
     assert PAIRS[0][1] in sample
+    assert scalars >= {"final/bleu", "final/loss"}
+    assert next(iter(events.PluginTagToContent("custom_scalars"))) == "custom_scalars__config__"
+    assert "_hparams_/session_start_info" in events.PluginTagToContent("hparams")
 
 
 HOSTILE_CELLS = [
@@ -499,7 +502,7 @@ HOSTILE_CELLS = [
 def test_samples_are_shown_to_the_letter(cells):
     written = []
     tracker = Tracker.__new__(Tracker)
-    tracker.metrics_file = Path("metrics.jsonl")
+    tracker.metrics_file, tracker._feed = Path("metrics.jsonl"), None
     tracker._writer = SimpleNamespace(add_text=lambda name, text, update: written.append(text))
     tracker.table(1, "x", [("source", "translation", "reference"), cells])
     root = ElementTree.fromstring(f"<all>{markdown_to_safe_html(written[0])}</all>")

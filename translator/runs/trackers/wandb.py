@@ -1,0 +1,41 @@
+"""Weights & Biases: `WANDB_MODE=offline` writes to the run folder, for `wandb sync`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import wandb
+
+from translator.runs.trackers.feed import PROJECT
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Run:
+    """A run at Weights & Biases, in the project WANDB_PROJECT."""
+
+    def __init__(self, name: str, folder: Path, options: Mapping[str, object], known: str | None) -> None:
+        """`known`: the id of the run to continue."""
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or PROJECT, name=name, dir=str(folder), config=dict(options),
+            id=known or wandb.util.generate_id(), resume="allow", allow_val_change=True, settings=wandb.Settings(console="off"))
+        self.id: str = self._run.id
+        self.is_new = known is None or not (self._run.offline or self._run.resumed)
+        self.last_update = None  # points that the service has already are ignored there
+
+    def scalars(self, update: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=update)
+
+    def table(self, update: int, name: str, rows: Sequence[Sequence[str]]) -> None:
+        header, *data = map(list, rows)
+        self._run.log({name: wandb.Table(columns=header, data=data)}, step=update)
+
+    def attention_map(self, update: int, name: str, picture: Image) -> None:
+        self._run.log({name: wandb.Image(picture)}, step=update)
+
+    def finish(self) -> None:
+        self._run.finish()

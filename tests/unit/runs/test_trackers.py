@@ -27,6 +27,7 @@ class FakeService:
         self.shown: list[tuple[int, str]] = []
         self.failures = 0  # of the next calls
         self.options: dict[str, Any] = {}
+        self.delay = 0.0
 
     def run(self, name: str, folder: Path, options: dict[str, Any], known: str | None) -> Any:
         self._may_fail()
@@ -43,7 +44,7 @@ class FakeService:
             self._may_fail()
             self.shown.append((update, name))
 
-        return SimpleNamespace(id=run, is_new=is_new, last_update=None, scalars=scalars, table=show, attention_map=show,
+        return SimpleNamespace(id=run, is_new=is_new, delay=self.delay, scalars=scalars, table=show, attention_map=show,
                                finish=lambda: None)
 
     def updates(self, run: str = "run-0") -> list[int]:
@@ -94,6 +95,19 @@ def test_a_killed_and_resumed_run_sends_each_point_once(tmp_path: Path, service:
     assert service.points == {"run-0": [*((n, "train/loss", 1 / n) for n in (1, 2, 3, 4)), (4, "final/bleu", 1.0)]}
     assert service.shown == [(3, "validation/samples")]
     assert service.options["train.batch_tokens"] == 200
+
+
+def test_points_that_a_kill_may_have_lost_are_sent_again(tmp_path: Path, service: FakeService):
+    service.delay = 1000
+    killed = tracker(tmp_path)
+    recorded = killed.flush()
+    killed._feed._service.finish = None  # type: ignore[union-attr]
+    measure(killed, 1, 2)
+    killed._feed.close()  # type: ignore[union-attr]
+    again = tracker(tmp_path, recorded)
+    measure(again, 1, 2, 3)
+    again.close()
+    assert service.updates() == [1, 2, 1, 2, 3]
 
 
 def test_a_failing_service_gets_every_point_later(tmp_path: Path, service: FakeService, capsys):

@@ -8,6 +8,7 @@ import queue
 import re
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
@@ -35,7 +36,7 @@ class Service(Protocol):
 
     id: str  # finds it again when the training is resumed
     is_new: bool  # the service knows no point of it
-    last_update: int | None  # the newest update that the service has, if it is asked
+    delay: float  # seconds after which a point is kept even if this process is killed
 
     def scalars(self, update: int, values: Mapping[str, float]) -> None: ...
 
@@ -59,8 +60,9 @@ class Feed:
     def __init__(self, service: Service, tracker: str, record: Path, sent: Mapping[str, int]) -> None:
         """`record`: the file that keeps `sent`, the newest update the service has of each measurement."""
         self._service, self._tracker, self._record = service, tracker, record
-        most = sys.maxsize if service.last_update is None else service.last_update
-        self._sent = {} if service.is_new else {name: min(update, most) for name, update in sent.items()}
+        self._sent = {} if service.is_new else dict(sent)
+        self._write(self._sent)
+        self._earlier = time.monotonic(), dict(self._sent)
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._failed = False
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
@@ -98,7 +100,8 @@ class Feed:
             self._send(waiting)
         self._send(waiting)
         with redirect_stdout(sys.stderr):
-            self._attempt(self._service.finish)
+            if self._attempt(self._service.finish):
+                self._attempt(lambda: self._write(self._sent))
 
     def _send(self, waiting: deque[_Item]) -> None:
         """Send what waits, oldest first, up to a measurement that fails: it is tried again with the next."""
@@ -113,7 +116,14 @@ class Feed:
             waiting.popleft()
 
     def _keep(self) -> None:
-        write_text(self._record, json.dumps({"tracker": self._tracker, "id": self._service.id, "sent": self._sent}) + "\n")
+        """Record what the service had `delay` seconds ago: after a kill the rest is sent again."""
+        taken, sent = self._earlier
+        if time.monotonic() - taken >= self._service.delay:
+            self._write(sent if self._service.delay else self._sent)
+            self._earlier = time.monotonic(), dict(self._sent)
+
+    def _write(self, sent: Mapping[str, int]) -> None:
+        write_text(self._record, json.dumps({"tracker": self._tracker, "id": self._service.id, "sent": sent}) + "\n")
 
     def _attempt(self, call: Callable[[], None]) -> bool:
         """Call, and return whether it succeeded; warn once of errors in a row."""

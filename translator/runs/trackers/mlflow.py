@@ -31,7 +31,7 @@ class Run:
         self._client = MlflowClient()
         self.is_new = known is None or not self._reopened(known)
         self.id: str = self._create(name, options) if self.is_new or known is None else known
-        self.last_update = None
+        self.delay = 0.0
 
     def scalars(self, update: int, values: Mapping[str, float]) -> None:
         now = int(1000 * time.time())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +21,18 @@ class Run:
 
     def __init__(self, name: str, folder: Path, options: Mapping[str, object], known: str | None) -> None:
         """`known`: the id of the run to continue."""
-        self._run = trackio.init(PROJECT, name, config=dict(options), resume="allow" if known else "never", embed=False,
-                                 auto_log_gpu=False, auto_log_cpu=False)
+        start = partial(trackio.init, PROJECT, name, config=dict(options), resume="allow" if known else "never", embed=False,
+                        auto_log_gpu=False, auto_log_cpu=False)
+        self._run = copy_context().run(start)  # else the library finishes it again at exit, and says so on stdout
         self.id: str = self._run.id
         self.is_new = self.id != known
-        # It writes every half second: a killed process may not have written what it had sent.
-        self.last_update = trackio.SQLiteStorage.get_max_step_for_run(PROJECT, name, run_id=self.id)
+        self.delay = 1.0  # it writes every half second
+        known_logs = [] if self.is_new else trackio.SQLiteStorage.get_logs(PROJECT, name, run_id=self.id)
+        self._known = {(entry["step"], name) for entry in known_logs for name in entry}
 
     def scalars(self, update: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=update)
+        if new := {name: value for name, value in values.items() if (update, name) not in self._known}:
+            self._run.log(new, step=update)
 
     def table(self, update: int, name: str, rows: Sequence[Sequence[str]]) -> None:
         header, *data = map(list, rows)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+# Seconds until a point is in the file of an offline run, and until it has surely reached the server.
+FLUSHED, UPLOADED = 0.5, 30.0
+
+
 class Run:
     """A run at Weights & Biases, in the project WANDB_PROJECT."""
 
@@ -22,10 +26,12 @@ class Run:
         """`known`: the id of the run to continue."""
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT, name=name, dir=str(folder), config=dict(options),
-            id=known or wandb.util.generate_id(), resume="allow", allow_val_change=True, settings=wandb.Settings(console="off"))
+            id=known, resume="allow", allow_val_change=True,
+            settings=wandb.Settings(console="off", x_transaction_log_flush_interval=FLUSHED))
         self.id: str = self._run.id
         self.is_new = known is None or not (self._run.offline or self._run.resumed)
-        self.last_update = None  # points that the service has already are ignored there
+        # Of points that are sent twice, the server ignores the second.
+        self.delay = 2 * FLUSHED if self._run.offline else UPLOADED
 
     def scalars(self, update: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=update)

@@ -81,6 +81,7 @@ def run(name: str) -> None:
     """Do the work of a command with the options that its file of conf/ and the command line make."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
 
     from translator.config.building import from_hydra, named_options
     from translator.config.options import RunConfig
@@ -93,12 +94,18 @@ def run(name: str) -> None:
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name=command.config)
     @one_line_errors()
     def compose_and_work(composed: Any) -> Any:
-        more: dict[str, Any] = {}
+        job, more = HydraConfig.get(), dict[str, Any]()
         if command.takes_named:
-            more["named"] = named_options(HydraConfig.get().overrides.task)
+            more["named"] = named_options(job.overrides.task)
         if command.takes_defaults:
             more["defaults"] = from_hydra(RunConfig, hydra.compose("train", ["name=defaults"]))
-        return work(from_hydra(options, composed), **more)
+        done = work(from_hydra(options, composed), **more)
+        score = getattr(done, "score", None)  # of a training
+        if job.mode is RunMode.MULTIRUN and score is not None:
+            from translator.runs.trials import add_trial
+
+            add_trial(done.folder.path, done.metric, score, job.overrides.task)
+        return score  # for Hydra's sweepers
 
     with one_line_errors():
         compose_and_work()

@@ -55,6 +55,12 @@ class TrainedRun:
     folder: RunFolder
     outcome: Outcome  # why it ended, at which update, which weights were kept, and their scores on the validation split
     evaluation: Evaluation | None  # of the test split; None except in the main process
+    metric: str  # train.metric, by which the weights were chosen
+
+    @property
+    def score(self) -> float:
+        """The metric of the chosen weights on the validation split: what a sweep compares."""
+        return self.outcome.metrics[self.metric]
 
 
 def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
@@ -130,7 +136,7 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
         keep_alignment(model, corpus, folder)
         _share_with_best(folder, config)
         evaluation = _evaluate_on_test(outcome, translator, corpus, config, folder)
-    return TrainedRun(folder, outcome, evaluation)
+    return TrainedRun(folder, outcome, evaluation, config.train.metric)
 
 
 def _share_with_best(folder: RunFolder, config: RunConfig) -> None:

@@ -17,6 +17,7 @@ def add_trial(run: Path, metric: str, score: float, overrides: Iterable[str]) ->
     text = read_plain(table).decode() if table.is_file() else ""
     trials = {trial["run"]: trial for trial in csv.DictReader(io.StringIO(text), delimiter="\t") if trial.get("run")}
     options = dict(override.lstrip("+").partition("=")[::2] for override in overrides)
+    options = {name: value for name, value in options.items() if name not in ("name", "runs")}
     trials[run.name] = {"run": run.name, "metric": metric, "score": f"{score:.4f}"} | options
     ordered = sorted(trials.values(), key=lambda trial: float(trial["score"]), reverse=better(metric, 1, 0))
     columns = dict.fromkeys(name for trial in ordered for name in trial)

@@ -12,7 +12,7 @@ def test_trials_are_listed_once_and_best_first(tmp_path: Path):
     add_trial(tmp_path / "1", "bleu", 30.0, ["runs=x", "+model.dropout=0.2"])
     add_trial(tmp_path / "0", "bleu", 25.0, ["runs=x", "optim.lr=0.1"])
     assert (tmp_path / "trials.tsv").read_text() == (
-        "run\tmetric\tscore\truns\tmodel.dropout\toptim.lr\n1\tbleu\t30.0000\tx\t0.2\t\n0\tbleu\t25.0000\tx\t\t0.1\n")
+        "run\tmetric\tscore\tmodel.dropout\toptim.lr\n1\tbleu\t30.0000\t0.2\t\n0\tbleu\t25.0000\t\t0.1\n")
 
 
 def test_a_lower_loss_is_listed_first(tmp_path: Path):

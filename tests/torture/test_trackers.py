@@ -106,7 +106,8 @@ def test_a_killed_run_is_tracked_whole(tmp_path: Path, name: str):
 def test_optuna_sweeps_and_the_trials_are_listed(tmp_path: Path):
     python, variables = environment(tmp_path, "sweep")
     sweep = ["hydra/sweeper=optuna", "hydra.sweeper.direction=maximize", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=1",
-             "optim.lr=tag(log,interval(1e-3,1e-2))", "name=trial-${hydra:job.num}", "train.max_updates=4", "train.validate_every=4"]
+             "optim.lr=tag(log,interval(1e-3,1e-2))", "name=trial-${hydra:job.num}", "train.max_updates=4",
+             "train.validate_every=4"]
     subprocess.run([python, "-m", "translator", "train", "-m", *sweep, *OPTIONS, *data_options(tmp_path)], cwd=tmp_path,
                    env=variables, check=True)
     header, *trials = (line.split("\t") for line in (tmp_path / "runs" / "trials.tsv").read_text().splitlines())

@@ -13,7 +13,7 @@
       calibration.json       how sure the model is on validation: what counts as unsure, and how far its probabilities are off
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
       tensorboard/           the measurements as curves, with samples and attention maps
-      tracker.json           the run at a tracking service, and what was sent to it
+      .tracker.json          the run at a tracking service, and what was sent to it
       wandb/                 what Weights & Biases keeps
       checkpoints/           see translator/runs/checkpoint.py
       best-<metric>/         a run folder with the best checkpoint by a metric of train.keep
@@ -56,7 +56,7 @@ SHAPE = "# sha256 of the model: "
 OWN = (
     "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
     "alignment.json", "lexicon.safetensors", "calibration.json", "shortlist.safetensors", "tensorboard", "checkpoints",
-    "tracker.json", "wandb", "evaluation-*", ".lock*")
+    ".tracker.json", "wandb", "evaluation-*", ".lock*")
 
 
 # What a run folder inside another shares with it.

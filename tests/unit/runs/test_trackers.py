@@ -156,7 +156,7 @@ def test_a_run_the_service_has_lost_is_sent_whole(tmp_path: Path, service: FakeS
 
 @pytest.mark.parametrize("content", ["", "[]", '{"tracker": "wandb", "id": "../x", "sent": {}}', '{"tracker": "mlflow"}'])
 def test_a_damaged_record_begins_another_tracked_run(tmp_path: Path, service: FakeService, content: str):
-    (tmp_path / "tracker.json").write_text(content)
+    (tmp_path / ".tracker.json").write_text(content)
     tracked = tracker(tmp_path)
     measure(tracked, 1)
     tracked.close()

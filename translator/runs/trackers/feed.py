@@ -151,7 +151,7 @@ def open_feed(tracker: str, name: str, folder: Path, options: Mapping[str, objec
     """Begin or continue the tracked run of a run folder; None where there is no service, or it cannot be reached."""
     if tracker == "tensorboard":
         return None
-    record = folder / "tracker.json"
+    record = folder / ".tracker.json"
     known, sent = _recorded(record, tracker)
     try:
         service = import_module(f"translator.runs.trackers.{tracker}").Run

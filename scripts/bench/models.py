@@ -32,7 +32,7 @@ from training import machine, options_of_training
 from translator.config.options import SearchConfig
 from translator.data.preparation import load_split
 from translator.evaluation.held_out import require_comparable
-from translator.export.decoding import Decoding
+from translator.inference.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
 from translator.metrics.scores import METRICS, score
 from translator.runs.run_folder import RunFolder

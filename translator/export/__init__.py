@@ -1,4 +1,4 @@
-"""Write trained models for other programs: one module for each program; `decoding` says what they can express.
+"""Write trained models for other programs: one module for each program.
 
 Begin with `command`; `ctranslate2` and `huggingface` write.
 """

@@ -20,7 +20,7 @@ from translator import __version__
 from translator.config.commands import ExportConfig
 from translator.config.options import DataConfig, SearchConfig
 from translator.data.sources import hub_id
-from translator.export.decoding import Decoding
+from translator.inference.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
 from translator.runs.finding import chosen_runs
 from translator.runs.run_folder import RunFolder, require_not_of_a_run

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.utils.logging import disable_progress_bar
 
-from translator.export.decoding import Decoding, require_supported
-from translator.export.heads import full_maps
+from translator.inference.decoding import Decoding, require_supported
+from translator.inference.heads import full_maps
 from translator.inference.translator import Translator
 from translator.model.attention import MultiHeadAttention
 from translator.model.transformer import Transformer

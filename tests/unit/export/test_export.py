@@ -38,10 +38,11 @@ from translator.config.options import ModelConfig, SearchConfig
 from translator.data.batching import pad
 from translator.evaluation.evaluate import evaluate
 from translator.export import ctranslate2 as to_ctranslate2
-from translator.export import decoding as to_decoding
 from translator.export import huggingface as to_huggingface
 from translator.export.command import export_run, model_card, replaced
-from translator.export.decoding import Decoding
+from translator.inference import decoding as to_decoding
+from translator.inference.ctranslate2 import specification
+from translator.inference.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
@@ -177,15 +178,15 @@ def without_markers(ids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(("write", "changes", "option"), [
-    (to_ctranslate2.specification, {"encoder_window": 4}, "model.encoder_window"),
-    (to_ctranslate2.specification, {"decoder_window": (None, 4)}, "model.decoder_window"),
+    (specification, {"encoder_window": 4}, "model.encoder_window"),
+    (specification, {"decoder_window": (None, 4)}, "model.decoder_window"),
     (to_huggingface.stock_model, {"encoder_window": 4}, "model.encoder_window"),
     (to_huggingface.stock_model, {"activation": "swiglu"}, "model.activation=swiglu"),
     (to_huggingface.stock_model, {"positions": "rotary"}, "model.positions=rotary"),
     (to_huggingface.stock_model, {"positions": "relative"}, "model.positions=relative"),
     (to_huggingface.stock_model, {"positions": "learned", "norm": "post"}, "model.positions=learned with model.norm=post"),
     *((write, {option: value}, f"model.{option}={value}")
-      for write in (to_ctranslate2.specification, to_huggingface.stock_model)
+      for write in (specification, to_huggingface.stock_model)
       for option, value in (
           ("attention", "additive"), ("attention_gate", True), ("positions", "alibi"), ("adaptive_span", 8),
           ("head_width", 6), ("cross_heads", [5, 1]), ("decoder", "ssru")))])
@@ -215,7 +216,7 @@ def with_option(config: ModelConfig | SearchConfig, option: str, value: object) 
 
 
 @pytest.mark.parametrize(("program", "write"), [
-    ("CTranslate2", lambda model: to_ctranslate2.specification(model, 100)),
+    ("CTranslate2", lambda model: specification(model, 100)),
     ("transformers", lambda model: to_huggingface.stock_model(model, 40, 40, 100))])
 @pytest.mark.parametrize(("option", "value"), [
     ("positions", "alibi"), ("activation", "relu2"), ("norm", "sandwich"), ("tied", "source"), ("output_bias", True)])

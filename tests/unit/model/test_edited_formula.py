@@ -17,7 +17,7 @@ from torch import Tensor
 import translator
 from tests.support.configurations import model_config, search_config
 from tests.support.models import batch_of, random_model, updater_of
-from translator.export.decoding import require_supported
+from translator.inference.decoding import require_supported
 from translator.inference.translator import TrainedModel, Translator
 from translator.model import attention, scores
 from translator.model.attention import MultiHeadAttention, scaled_dot_product

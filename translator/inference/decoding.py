@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from translator.config.options import ModelConfig, SearchConfig
-from translator.export.heads import require_no_more_heads
+from translator.inference.heads import require_no_more_heads
 from translator.model import attention
 from translator.model.scores import build_score
 from translator.runtime.errors import UserError

@@ -36,7 +36,8 @@ def test_it_translates_as_it_did(name):
 
 def test_the_script_translates_as_it_did(script):
     stdin = (RELEASE / "sources.txt").read_bytes()
-    result = script("translate", f"run={RELEASE}", "search=greedy", "search.robust=false", "device=cpu", stdin=stdin)
+    options = "search=greedy", "search.robust=false", "device=cpu", "engine=torch"
+    result = script("translate", f"run={RELEASE}", *options, stdin=stdin)
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout == (RELEASE / "greedy.txt").read_bytes()
 

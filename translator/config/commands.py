@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT, Count, Options, Share, Whole
-from translator.config.options import DataConfig, Device, MetricName, SearchConfig
+from translator.config.options import DataConfig, Device, EngineName, MetricName, SearchConfig
 from translator.runtime.typed import typed
 
 Port = Annotated[int, Field(ge=0, lt=2**16)]
@@ -92,11 +92,14 @@ class TranslateConfig(DecodingCommand):
     details: bool
     translations: str | None
     workers: Count
+    engine: EngineName = "auto"
 
     def __post_init__(self) -> None:
         self.require(self.text is None or self.input is None, "text", "is another input. Leave out text= or input=.")
         self.require(self.workers == 1 or self.input is not None, "workers", "are for files. Name one: input=FILE.")
         self.require(self.workers == 1 or self.translations is None, "workers", "do not score translations. Set workers=1.")
+        self.require(self.translations is None or self.engine != "ctranslate2", "engine",
+                     "searches nothing where translations are given. Leave it at auto.")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -117,6 +120,7 @@ class ServeConfig(DecodingCommand):
     max_waiting: Count
     max_connections: Count
     timeout: Annotated[float, Field(gt=0)]
+    engine: EngineName = "auto"
 
     def __post_init__(self) -> None:
         for origin in self.origins:

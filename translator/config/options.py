@@ -30,6 +30,7 @@ MOST_PIECES = 1_000_000  # of a vocabulary: with two billion, SentencePiece did 
 Text = Annotated[str, Field(min_length=1)]
 Files = Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)]  # a split or a table, or [SOURCES,TARGETS]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+EngineName = Literal["auto", "torch", "ctranslate2"]
 # Bounds beyond any use, and well within what float32 and int64 hold.
 Minutes = Annotated[float, Field(ge=1e-30, le=1e6)]
 BatchTokens = Annotated[int, Field(ge=1, le=2**30)] | Literal["auto"]

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from translator.inference.ctranslate2 import save_model
-from translator.inference.decoding import Decoding
+from translator.inference.decoding import Decoding, require_patience
 from translator.inference.translator import Translator
-from translator.runtime.errors import UserError
 from translator.text.tokenizer import BOS_ID, PAD_ID, UNK_ID
 
 LIBRARY = "ctranslate2"
@@ -31,11 +30,7 @@ print(target.decode([result.hypotheses[0] for result in results]))
 
 def write(translator: Translator, decoding: Decoding, folder: Path, quantization: str) -> None:
     """Write the model, its vocabularies and its tokenizers. Raises UserError for a model or a search it cannot express."""
-    patience = decoding.search.patience
-    if decoding.search.keep_places and patience is None:
-        raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it. Set 1, say.")
-    if patience is not None and patience * decoding.search.beam_size < 1:
-        raise UserError(f"search.patience={patience:g}: times search.beam_size at least 1 for CTranslate2. Raise it.")
+    require_patience(decoding.search)
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
     save_model(translator.models[0], tokenizers, decoding.positions, folder, quantization)
     source_file, target_file = _tokenizer_files(translator)

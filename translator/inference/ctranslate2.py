@@ -1,10 +1,16 @@
-"""A model in the format of CTranslate2: https://opennmt.net/CTranslate2."""
+"""Models in the format of CTranslate2 (https://opennmt.net/CTranslate2), and the ones that run folders keep."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import ctranslate2
 import numpy as np
 import torch
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
@@ -12,12 +18,16 @@ from ctranslate2.specs.common_spec import Activation
 from torch import nn
 from torch.nn import functional as F
 
+from translator.config.options import ModelConfig
 from translator.inference.decoding import require_supported
 from translator.inference.heads import full_maps
 from translator.model.attention import MultiHeadAttention
 from translator.model.layers import GatedFeedForward
 from translator.model.positions import MAX_DISTANCE, RelativeBias
 from translator.model.transformer import Embedding, Transformer
+from translator.runs.run_folder import ENGINE, RunFolder
+from translator.runtime.atomic_files import read_plain
+from translator.runtime.console import log
 from translator.text.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizers
 
 ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH, "swiglu": Activation.SWISH}
@@ -25,6 +35,76 @@ ACTIVATIONS = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activat
 SUPPORTED = {
     "norm": ("pre", "post"), "activation": tuple(ACTIVATIONS), "positions": ("sinusoidal", "learned", "rotary", "relative"),
     "tied": ("none", "target", "all"), "encoder_window": (None,), "decoder_window": (None,)}
+# Positions of a model that a run keeps, without learned ones.
+POSITIONS = 2304
+MARK = "sha256.json"  # the digests of its files
+
+
+def positions_of(config: ModelConfig) -> int:
+    """Return the tokens that sources, and outputs with BOS, may have in a model that `load_converted` returns."""
+    return config.max_positions if config.positions == "learned" else POSITIONS
+
+
+def load_converted(run: RunFolder, load: Callable[[], Transformer], tokenizers: Tokenizers, compute_type: str) -> Any:
+    """Return a `ctranslate2.Translator` of a run. Its weights are converted once and kept in the run's folder.
+
+    load: returns the model in float32. UserError for a model that CTranslate2 cannot run.
+    """
+    config = run.load_config().model
+    require_supported(config, "CTranslate2", SUPPORTED)
+
+    def write(folder: Path) -> None:
+        save_model(load(), tokenizers, positions_of(config), folder, "float32")
+
+    options: dict[str, Any] = {"device": "cpu", "compute_type": compute_type, "intra_threads": torch.get_num_threads()}
+    try:
+        return ctranslate2.Translator(str(_converted(run, write)), **options)
+    except OSError as error:  # a read-only folder, or a full disk
+        log(f"{run.path}: cannot keep the model for CTranslate2: {error.strerror or error}. It is converted at each start")
+    with TemporaryDirectory() as aside:
+        write(Path(aside))
+        return ctranslate2.Translator(aside, **options)
+
+
+def _converted(run: RunFolder, write: Callable[[Path], None]) -> Path:
+    """Return the folder with a run's model for CTranslate2: what it holds is of the same weights, and undamaged.
+
+    `write` writes a model to a folder. It is called once for each version of the weights. OSError if that is impossible.
+    """
+    place = run.path / f"{ENGINE}{_digest_of(run)}"
+    if _is_intact(place):
+        return place
+    with TemporaryDirectory(prefix=f".{place.name}.", dir=run.path) as aside:
+        partial = Path(aside) / place.name
+        partial.mkdir()
+        write(partial)
+        digests = {file.name: _sha256(file) for file in partial.iterdir()}
+        (partial / MARK).write_text(json.dumps(digests) + "\n", encoding="utf-8")
+        if not _is_intact(place):  # another process may have written it meanwhile
+            for old in run.path.glob(f"{ENGINE}*"):
+                shutil.rmtree(old, ignore_errors=True)
+            partial.rename(place)
+    return place
+
+
+def _digest_of(run: RunFolder) -> str:
+    """Return a digest of all that makes a converted model."""
+    digest = hashlib.sha256(repr((POSITIONS, run.load_config().model)).encode())
+    for file in (run.model_file, *sorted(run.path.glob("tokenizer*.model"))):
+        digest.update(_sha256(file).encode())
+    return digest.hexdigest()[:16]
+
+
+def _is_intact(folder: Path) -> bool:
+    try:
+        return all(_sha256(folder / name) == digest for name, digest in json.loads(read_plain(folder / MARK)).items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def save_model(model: Transformer, tokenizers: Tokenizers, positions: int, folder: Path, quantization: str) -> None:

@@ -34,16 +34,12 @@ class Decoding:
     @classmethod
     def nearest(cls, search: SearchConfig, model: ModelConfig, mean_length: float | None) -> Decoding:
         """Return the nearest decoding for outputs of this mean length; UserError for an option that other programs lack."""
-        # Options that are added later are among these.
-        off = {field.name: field.default for field in dataclasses.fields(search) if field.name not in SEARCH_CARRIED}
-        for option, default in (off | {"n_best": 1, "min_length": 1}).items():
-            if (value := getattr(search, option)) != default:
-                raise UserError(f"search.{option}={value}: an export carries plain beam search only. Leave this option out.")
+        require_carried(search, frozenset(), "an export carries plain beam search only. Leave this option out.")
         positions = model.max_positions  # learned positions: all there are
         if model.positions != "learned":  # of the longest source, or of the longest output and BOS
             output = int(search.max_source_tokens * search.max_length_ratio) + search.max_length_extra
             positions = max(search.max_source_tokens, 1 + min(output, search.max_length or output))
-        return cls(search, _power(search, mean_length or TYPICAL_LENGTH), positions)
+        return cls(search, length_power(search, mean_length or TYPICAL_LENGTH), positions)
 
     def limit(self, source: str) -> str:
         """Return Python code for the most tokens of an output, EOS not counted. `source`: code for the source's tokens."""
@@ -51,7 +47,24 @@ class Decoding:
         return limit if self.search.max_length is None else f"min({self.search.max_length}, {limit})"
 
 
-def _power(search: SearchConfig, length: float) -> float:
+def require_carried(search: SearchConfig, also: Collection[str], why: str) -> None:
+    """Raise UserError, with `why`, for an option that other programs lack, except `also`."""
+    # Options that are added later are among these.
+    off = {field.name: field.default for field in dataclasses.fields(search) if field.name not in SEARCH_CARRIED}
+    for option, default in (off | {"n_best": 1, "min_length": 1}).items():
+        if option not in also and (value := getattr(search, option)) != default:
+            raise UserError(f"search.{option}={value}: {why}")
+
+
+def require_patience(search: SearchConfig) -> None:
+    """Raise UserError for places or a patience that CTranslate2 cannot express."""
+    if search.keep_places and search.patience is None:
+        raise UserError("search.keep_places=true: CTranslate2 needs a number of search.patience with it. Set 1, say.")
+    if search.patience is not None and search.patience * search.beam_size < 1:
+        raise UserError(f"search.patience={search.patience:g}: times search.beam_size at least 1 for CTranslate2. Raise it.")
+
+
+def length_power(search: SearchConfig, length: float = TYPICAL_LENGTH) -> float:
     """Return the exponent of the length. For gnmt, which others lack, that of the penalty that grows alike at this length."""
     # The slope of log(((5 + length) / 6) ^ alpha) is alpha / (5 + length), and that of log(length ^ beta) is beta / length.
     if search.length_penalty_form == "power":

@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from translator.config.commands import TranslateConfig
-from translator.config.options import SearchConfig
+from translator.config.options import EngineName, SearchConfig
 from translator.inference.details import Details
 from translator.inference.line_formats import (
     LONGEST,
@@ -57,9 +57,10 @@ class Job:
     precision: Precision
     search: SearchConfig
     details: bool
+    engine: EngineName
 
     def load(self) -> Translator:
-        return Translator(*self.runs, device=self.device, precision=self.precision)
+        return Translator(*self.runs, device=self.device, precision=self.precision, engine=self.engine)
 
     def translate(self, translator: Translator, requests: Sequence[Request]) -> list[tuple[Translation, Details | None]]:
         """Translate requests, in order, with details if the job asks for them."""
@@ -137,7 +138,7 @@ class FileTranslation:
                 keep_places=False, patience=None, copy_unknown=False), "changes nothing of translations that are given")
         runs = tuple(map(str, chosen_runs(config.run, config.runs)))
         precision = Precision.resolve(config.precision, resolve_device(config.device))  # the same in workers and on resuming
-        self.job = Job(runs, config.device, precision, search, config.details)
+        self.job = Job(runs, config.device, precision, search, config.details, config.engine)
         sources = [config.input, *([config.translations] if config.translations else [])]
         self.resumable = all(name is not None and Path(name).is_file() for name in sources)  # a pipe cannot be read again
 
@@ -212,8 +213,8 @@ class FileTranslation:
         record = {
             "input": _version(config.input), "terminology": _version(config.search.terminology),
             "run": [_version(file) for file in files], "device": job.device, "precision": job.precision,
-            "search": dataclasses.asdict(job.search), "details": job.details, "input_format": self.input_format,
-            "output_format": self.output_format}
+            "search": dataclasses.asdict(job.search), "details": job.details, "engine": job.engine,
+            "input_format": self.input_format, "output_format": self.output_format}
         return record | ({"translations": _version(config.translations)} if config.translations else {})
 
     def _translations(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:

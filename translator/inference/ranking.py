@@ -14,7 +14,7 @@ from translator.inference.planning import Unit
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.metrics.sentences import SentenceMetric, pairwise_scores
 from translator.search.hypothesis import Hypothesis, Ids
-from translator.text.sentence_splitter import rejoined, split_sentences
+from translator.text.sentence_splitter import rejoined, space_behind, split_sentences
 from translator.text.surface_form import SurfaceForm
 from translator.text.tokenizer import EOS_ID
 from translator.text.writing_systems import normal, whole_words
@@ -113,6 +113,11 @@ def _sum(hypotheses: list[Hypothesis]) -> Hypothesis:
 def as_line(text: str) -> str:
     """Return `text` without line breaks, which byte pieces can spell, so that a file holds one text a line."""
     return text.replace("\r", " ").replace("\n", " ").strip()
+
+
+def untranslated(unit: Unit) -> Translation:
+    """Return a sentence that holds nothing to translate as its own translation."""
+    return Translation((as_line(unit.form.restore("")),), forms=(unit.form,), space=space_behind(unit.text))
 
 
 def warnings_of(translation: Translation, unit: Unit, ratio: float) -> tuple[str, ...]:

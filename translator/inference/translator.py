@@ -14,16 +14,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from translator.config.options import SearchConfig
+from translator.config.options import EngineName, SearchConfig
 from translator.data.batching import pad
 from translator.data.lexicon import Lexicon
 from translator.inference.confidence import foreign_source, low_certainty
 from translator.inference.details import Details, collect_details
+from translator.inference.engine import Engine
 from translator.inference.given import as_translated
 from translator.inference.markup import restore_tags
 from translator.inference.placeholder_search import PlaceholderSearch
 from translator.inference.planning import Planner, TrainingStatistics, Unit
-from translator.inference.ranking import as_line, join_allowed, rank, restored, warnings_of, without_phrases
+from translator.inference.ranking import as_line, join_allowed, rank, restored, untranslated, warnings_of, without_phrases
 from translator.inference.translation import Given, Request, Translation
 from translator.model.inference_layers import convert, int8_of, strip_hooks
 from translator.model.transformer import Transformer
@@ -69,6 +70,7 @@ class TrainedModel:
     folder: RunFolder | None = None
     languages: tuple[str, ...] = ()  # that it reads; text in another is translated with a warning
     low_certainty: Mapping[int, float] = dataclasses.field(default_factory=dict)  # as `RunFolder.load_low_certainty` returns it
+    precision: Precision = Precision.FP32
 
     @classmethod
     def load(
@@ -94,16 +96,24 @@ class TrainedModel:
             (load_int8_into if stored_in_int8 else load_into)(model, weights, folder.model_file)
             model.alignment_heads = folder.load_alignment(config.model) or model.alignment_heads
             model = strip_hooks(convert(model.to(where).for_decoding(), chosen))
-        return cls(model, *tokenizers, config.search, statistics, folder, languages, folder.load_low_certainty())
+        return cls(model, *tokenizers, config.search, statistics, folder, languages, folder.load_low_certainty(), chosen)
+
+    def reloaded(self) -> Transformer:
+        """Return the model in float32 on the CPU, from its folder."""
+        assert self.folder is not None
+        return TrainedModel.load(self.folder.path, "cpu", dequantised=True).model
 
 
 class Translator:
     """Trained models and their tokenizers: `Translator("runs/x")(["A sentence."])` returns the translations."""
 
-    def __init__(self, *runs: str | Path | TrainedModel, device: str = "auto", precision: str = "fp32") -> None:
+    def __init__(
+        self, *runs: str | Path | TrainedModel, device: str = "auto", precision: str = "fp32",
+        engine: EngineName = "torch",
+    ) -> None:
         """Load run folders, or take models in memory; several of the same vocabulary translate together (an ensemble).
 
-        UserError if a run cannot be loaded.
+        engine: ctranslate2 is faster on a CPU; auto takes it where it finds the same. UserError if a run cannot be loaded.
         """
         if not runs:
             raise ValueError("no run folder given")
@@ -122,7 +132,10 @@ class Translator:
         # Learned positions limit sources and, with BOS, outputs.
         positions = min((m.config.max_positions for m in self.models if m.config.positions == "learned"), default=None)
         self.planner = Planner(self.source_tokenizer, self.target_tokenizer, first.statistics, positions)
-        self._find = PlaceholderSearch(self._search, self.planner)
+        self._engine = Engine(
+            engine, self._search, first.reloaded, first.folder if len(trained) == 1 else None, self.device, first.precision,
+            (first.source_tokenizer, first.target_tokenizer))
+        self._find = PlaceholderSearch(self._engine, self.planner)
 
     @property
     def device(self) -> torch.device:
@@ -182,14 +195,18 @@ class Translator:
         if demanding and (search.sampling or search.groups > 1 or search.keep_places):
             return ("phrases can be required of plain beam search only, without search.sampling, search.groups and "
                     "search.keep_places; not translated")
-        return self.planner.plan(request, search)
+        self._engine.require(search)
+        units = self.planner.plan(request, search)
+        if self._engine.is_required and any(unit.prefix or unit.required for unit in units if isinstance(unit, Unit)):
+            return "engine=ctranslate2 keeps to no prefix and no required phrases; not translated"
+        return units
 
     def translate_units(self, units: Sequence[Unit], search: SearchConfig) -> list[Translation]:
         """Return the translation of each unit, in order."""
         found = iter(self._in_batches(
             [unit for unit in units if not unit.is_nothing], lambda unit: len(unit.ids) * search.beam_size,
             partial(self._translate_batch, options=search), search))
-        translations = [_untranslated(unit) if unit.is_nothing else next(found) for unit in units]
+        translations = [untranslated(unit) if unit.is_nothing else next(found) for unit in units]
         if not any(unit.markup for unit in units):
             return translations
         rate = partial(self.rate, search=search)
@@ -382,8 +399,3 @@ class Translator:
             results.update(zip(batch, done, strict=True))
             del waiting[: len(batch)]
         return [results[i] for i in range(len(items))]
-
-
-def _untranslated(unit: Unit) -> Translation:
-    """Return a sentence that holds nothing to translate as its own translation."""
-    return Translation((as_line(unit.form.restore("")),), forms=(unit.form,), space=space_behind(unit.text))

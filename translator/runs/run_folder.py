@@ -12,6 +12,7 @@
       lexicon.safetensors    pieces that translate each other, with their probabilities, for word alignment
       calibration.json       how sure the model is on validation: what counts as unsure, and how far its probabilities are off
       shortlist.safetensors  candidate target pieces of each source piece, from `make shortlist`
+      ctranslate2-engine-*/  the weights for CTranslate2, made by a search with engine=auto or ctranslate2
       tensorboard/           the measurements as curves, with samples and attention maps
       .tracker.json          the run at a tracking service, and what was sent to it
       wandb/                 what Weights & Biases keeps
@@ -52,11 +53,12 @@ FORMAT = 1
 INT8_FORMAT = 2
 # Begins the last line of config.yaml: an edited number of heads would fit the weights, and translate otherwise.
 SHAPE = "# sha256 of the model: "
+ENGINE = "ctranslate2-engine-"  # and a digest of the weights
 # Names that no command may write to.
 OWN = (
     "config.yaml", "tokenizer*.model", "SHA256SUMS", "data_report.json", "model.safetensors", "outcome.json", "metrics.jsonl",
     "alignment.json", "lexicon.safetensors", "calibration.json", "shortlist.safetensors", "tensorboard", "checkpoints",
-    ".tracker.json", "wandb", "evaluation-*", ".lock*")
+    ".tracker.json", "wandb", "evaluation-*", f"{ENGINE}*", ".lock*")
 
 
 # What a run folder inside another shares with it.

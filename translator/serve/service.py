@@ -62,7 +62,7 @@ class Service:
         self.search = config.search
         self.translators: dict[tuple[str, str], Translator] = {}
         for run in runs:
-            translator = Translator(run, device=config.device, precision=config.precision)
+            translator = Translator(run, device=config.device, precision=config.precision, engine=config.engine)
             for source, target in RunFolder(run).load_config().data.directions:
                 planned = translator.plan(_request("a", translator, target), self.search)
                 if isinstance(planned, str):  # the search cannot work for any text

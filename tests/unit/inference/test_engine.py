@@ -1,0 +1,154 @@
+"""CTranslate2 in place of the project's search: the same outputs, of the weights in the folder, and no silent exceptions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import assert_user_error
+from tests.support.configurations import model_config, search_config
+from tests.support.corpora import PAIRS
+from tests.support.models import random_model
+from translator.inference import ctranslate2, engine
+from translator.inference.translation import Request
+from translator.inference.translator import Translator
+from translator.model.weights import weights_of
+from translator.runs.run_folder import ENGINE, RunFolder
+from translator.runtime.atomic_files import load_tensors, save_tensors
+from translator.runtime.errors import UserError
+
+SOURCES = [source for source, _ in PAIRS[:12]]
+GREEDY = search_config(beam_size=1)
+PATIENT = search_config(beam_size=4, keep_places=True, patience=1)
+BEAM = search_config(beam_size=4)
+
+
+@pytest.fixture
+def run(trained_folder, tmp_path) -> Path:
+    return shutil.copytree(trained_folder, tmp_path / "run")
+
+
+def kept(run: Path) -> list[Path]:
+    return list(run.glob(f"{ENGINE}*"))
+
+
+def no_search(*_: object, **__: object) -> None:
+    raise AssertionError("the project's search was called")
+
+
+@pytest.mark.parametrize(("name", "search"), [("auto", GREEDY), ("auto", PATIENT), ("ctranslate2", BEAM)])
+def test_ctranslate2_finds_what_the_own_search_finds(run, monkeypatch, name, search):
+    expected = Translator(run, device="cpu").translate(SOURCES, search)
+    translator = Translator(run, device="cpu", engine=name)
+    monkeypatch.setattr(translator._engine, "own", no_search)
+    found = translator.translate(SOURCES, search)
+    for ours, theirs in zip(expected, found, strict=True):
+        assert dataclasses.replace(theirs, hypotheses=ours.hypotheses) == ours
+        [mine], [other] = ours.hypotheses, theirs.hypotheses
+        assert other.ids == mine.ids
+        assert other.log_probability == pytest.approx(mine.log_probability, abs=0.05)
+        assert other.score == pytest.approx(mine.score, abs=0.02)
+
+
+@pytest.mark.parametrize("changes", [
+    {"beam_size": 4}, {"n_best": 2, "beam_size": 4, "keep_places": True, "patience": 1}, {"sampling": True}, {"min_length": 9}])
+def test_auto_leaves_other_searches_to_the_own(run, changes):
+    translate = Translator(run, device="cpu", engine="auto")
+    assert translate(SOURCES, search_config(**changes)) == Translator(run, device="cpu")(SOURCES, search_config(**changes))
+    assert not kept(run)
+
+
+@pytest.mark.parametrize("changes", [{"max_length": 3}, {"max_length_ratio": 0, "max_length_extra": 6}, {"prefix": "Die"}])
+def test_what_some_texts_need_is_searched_again(run, changes):
+    search = dataclasses.replace(GREEDY, **changes)
+    found = Translator(run, device="cpu", engine="auto").translate(SOURCES, search)
+    expected = Translator(run, device="cpu").translate(SOURCES, search)
+    assert kept(run)
+    assert [(one.text, one.hit_limit) for one in found] == [(one.text, one.hit_limit) for one in expected]
+
+
+@pytest.mark.parametrize(("changes", "word"), [
+    ({"sampling": True}, "search.sampling"), ({"n_best": 2}, "search.n_best"), ({"mbr": "chrf"}, "search.mbr"),
+    ({"required": ("Haus",)}, "search.required"), ({"keep_places": True}, "search.patience")])
+def test_ctranslate2_refuses_what_it_cannot_express(run, changes, word):
+    with pytest.raises(UserError, match=word):
+        Translator(run, device="cpu", engine="ctranslate2")(SOURCES, search_config(**changes))
+
+
+def test_ctranslate2_refuses_models_it_cannot_run(run, tokenizer, monkeypatch):
+    for others in ({"precision": "bf16"}, {}):
+        runs = [run] if others else [run, run]
+        with pytest.raises(UserError, match="engine=ctranslate2: needs one run"):
+            Translator(*runs, device="cpu", engine="ctranslate2", **others)(SOURCES, GREEDY)
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="engine=ctranslate2: is not installed"):
+        Translator(run, device="cpu", engine="ctranslate2")(SOURCES, GREEDY)
+    expected = Translator(run, device="cpu")(SOURCES, GREEDY)
+    assert Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY) == expected
+
+
+def test_auto_leaves_a_model_it_cannot_run(run, tokenizer):
+    folder, config = RunFolder(run), model_config(decoder="ssru")
+    folder.write_config(dataclasses.replace(folder.load_config(), model=config))
+    save_tensors(folder.model_file, weights_of(random_model(config, vocab=len(tokenizer))))
+    assert Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY) == Translator(run, device="cpu")(SOURCES, GREEDY)
+    with pytest.raises(UserError, match=r"model\.decoder=ssru"):
+        Translator(run, device="cpu", engine="ctranslate2")(SOURCES, GREEDY)
+
+
+def test_a_request_of_its_own_is_refused_by_line(run):
+    translate = Translator(run, device="cpu", engine="ctranslate2").translate
+    plain, demanding = translate([Request(SOURCES[0]), Request(SOURCES[0], required=("Haus",))], GREEDY)
+    assert plain.text
+    assert "engine=ctranslate2" in demanding.refused
+
+
+def test_the_kept_model_is_of_the_weights_and_undamaged(run):
+    folder = RunFolder(run)
+    first = Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY)
+    [place] = kept(run)
+    before = place.stat().st_ino
+    assert Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY) == first
+    assert place.stat().st_ino == before
+
+    content = bytearray((place / "model.bin").read_bytes())
+    content[-100:] = bytes(100)
+    (place / "model.bin").write_bytes(content)
+    assert Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY) == first
+    assert place.stat().st_ino != before
+
+    weights = load_tensors(folder.model_file).items()
+    save_tensors(folder.model_file, {name: tensor.flip(0) if "feed_forward" in name else tensor for name, tensor in weights})
+    assert Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY) == Translator(run, device="cpu")(SOURCES, GREEDY)
+    [other] = kept(run)
+    assert other != place
+    assert not list(run.glob(f".{ENGINE}*"))
+
+
+def test_a_run_that_cannot_be_written_is_converted_aside(run, monkeypatch, capsys):
+    def read_only(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ctranslate2, "_converted", read_only)
+    found = Translator(run, device="cpu", engine="auto")(SOURCES, GREEDY)
+    assert found == Translator(run, device="cpu")(SOURCES, GREEDY)
+    assert not kept(run)
+    assert "Permission denied" in capsys.readouterr().err
+
+
+def test_the_command_takes_an_engine(script, run, tmp_path):
+    assert_user_error(
+        script("translate", f"run={run}", "device=cpu", "engine=ctranslate2", "search.n_best=2", stdin=b"A dog."),
+        "search.n_best=2", "engine=auto")
+    options = ("translate", f"run={run}", "device=cpu", "search=greedy", "search.max_length=9", "output_format=jsonl",
+               "details=true")
+    ours, theirs = (
+        [json.loads(line) for line in script(*options, f"engine={name}", stdin="\n".join(SOURCES).encode()).stdout.splitlines()]
+        for name in ("torch", "ctranslate2"))
+    assert kept(run)
+    assert [line["translation"] for line in theirs] == [line["translation"] for line in ours]
+    assert [line["alignment"] for line in theirs] == [line["alignment"] for line in ours]

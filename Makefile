@@ -6,7 +6,7 @@ DEV := .venv/ready-dev
 TATOEBA := data/tatoeba/README.md
 PROCS ?= 1
 KILLS ?= 50
-# The program to export for: ctranslate2 or huggingface.
+# The program to export for: ctranslate2, huggingface or argos.
 FORMAT ?= ctranslate2
 
 # The variables of each target. A script's options go into ARGS.
@@ -121,7 +121,7 @@ report: $(READY) ## Write a page about a model, or ARGS="against=OTHER" two
 plot-attention: $(READY) ## Draw the attention for TEXT="...", or also TARGET="..."
 	$(call run,$(BIN)/python scripts/plot_attention.py $(RUN_OPTION))
 
-export: $(if $(filter ctranslate2 huggingface,$(value FORMAT)),.venv/ready-$(value FORMAT),$(READY)) ## Write a model for other programs: FORMAT=ctranslate2, ...
+export: $(if $(filter ctranslate2 argos,$(value FORMAT)),.venv/ready-ctranslate2,$(if $(filter huggingface,$(value FORMAT)),.venv/ready-huggingface,$(READY))) ## Write a model for other programs: FORMAT=ctranslate2, ...
 	$(call run,$(BIN)/python scripts/export.py $(RUN_OPTION) $(call quoted,format=$(value FORMAT)))
 
 ##@ Make it smaller and faster

@@ -146,7 +146,7 @@ class ExportConfig(RunCommand):
     """What `scripts/export.py` composes: conf/export.yaml."""
 
     run: str | None
-    format: Literal["ctranslate2", "huggingface", "translator"]
+    format: Literal["argos", "ctranslate2", "huggingface", "translator"]
     output: str | None
     quantization: Literal["float32", "float16", "int8"]
     push: str | None

@@ -1,4 +1,4 @@
 """Write trained models for other programs: one module for each program.
 
-Begin with `command`; `ctranslate2` and `huggingface` write.
+Begin with `command`; `argos`, `ctranslate2` and `huggingface` write.
 """

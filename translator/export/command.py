@@ -30,6 +30,7 @@ from translator.runtime.errors import UserError
 from translator.runtime.typed import installation, typed
 
 MARK = "translator.json"  # the file that marks a folder as an export, which may be replaced
+EXTRAS = {"argos": "ctranslate2"}  # of pyproject.toml, by format, if of another name
 CARD = """\
 ---
 {{ card_data }}
@@ -72,7 +73,7 @@ def export_run(config: ExportConfig) -> None:
         exporter = importlib.import_module(f"translator.export.{config.format}")
     except ModuleNotFoundError as error:
         raise UserError(f"format={config.format}: {error.name} is not installed. Install it with "
-                        f"`{installation(config.format)}`.") from error
+                        f"`{installation(EXTRAS.get(config.format, config.format))}`.") from error
     [run] = chosen_runs(config.run, config.runs)
     name = f"ctranslate2-{config.quantization}" if config.format == "ctranslate2" else config.format
     output = Path(config.output) if config.output else require_no_link(run / name)
@@ -87,7 +88,10 @@ def export_run(config: ExportConfig) -> None:
                 translator, decoding, folder,
                 **({"quantization": config.quantization} if config.format == "ctranslate2" else {}))
             usage = exporter.usage(translator, decoding, published)
-        write_text(folder / "README.md", model_card(RunFolder(run), decoding, usage, exporter.LIBRARY))
+        described = None if config.format == "argos" else decoding  # it searches by settings of its own
+        write_text(folder / "README.md", model_card(RunFolder(run), described, usage, exporter.LIBRARY))
+        if config.format == "argos":
+            exporter.pack(folder)
     print(f"written to {output}; its README.md has these lines:\n\n{usage}")
     if config.push:
         print(f"uploaded to {_push(output, config.push)}")

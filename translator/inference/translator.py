@@ -122,7 +122,7 @@ class Translator:
         self.models = [each.model for each in trained]
         self.source_tokenizer, self.target_tokenizer = first.source_tokenizer, first.target_tokenizer
         self.search = first.search
-        self._statistics, self._folder = first.statistics, first.folder
+        self._statistics, self.folder = first.statistics, first.folder
         self._languages, self._low_certainty = first.languages, first.low_certainty
         self._memory_limit = sys.maxsize  # tokens of a batch; lowered when memory does not suffice
         for run, other in zip(runs, trained, strict=True):
@@ -145,15 +145,15 @@ class Translator:
     @cached_property
     def shortlist(self) -> Shortlist:
         """The first run's; UserError if it has none."""
-        if self._folder is None:
+        if self.folder is None:
             raise UserError(f"search.shortlist: is learned once a training has ended, by `{typed('shortlist')}`")
-        return self._folder.load_shortlist(len(self.source_tokenizer), len(self.target_tokenizer)).to(self.device)
+        return self.folder.load_shortlist(len(self.source_tokenizer), len(self.target_tokenizer)).to(self.device)
 
     @cached_property
     def lexicon(self) -> Lexicon | None:
         """The first run's, on the CPU; None if it has none, as one of an earlier release."""
         sizes = len(self.source_tokenizer), len(self.target_tokenizer)
-        return None if self._folder is None else self._folder.load_lexicon(*sizes)
+        return None if self.folder is None else self.folder.load_lexicon(*sizes)
 
     def __call__(self, texts: Sequence[str], search: SearchConfig | None = None) -> list[str]:
         """Return the translation of each text, in order; an empty one for an empty text, and for one that is refused."""

@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+from tests.support.configurations import composed
 from tests.support.corpora import PAIRS
+from translator.config.building import from_hydra
+from translator.config.commands import ExportConfig
+from translator.export.command import export_run
 from translator.inference.translator import Translator
 
 # What argostranslate needs beside this environment's PyTorch, SentencePiece and CTranslate2.
@@ -31,11 +35,11 @@ for text in sys.stdin.read().splitlines():
 """
 
 
-def test_argos_translate_installs_and_translates(script, trained_folder, tmp_path):
+def test_argos_translate_installs_and_translates(trained_folder, tmp_path):
     libraries, output = tmp_path / "libraries", tmp_path / "argos"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", libraries, *PACKAGES], check=True, timeout=600)
-    assert script("export", f"run={trained_folder}", "format=argos", f"output={output}").returncode == 0
+    export_run(from_hydra(ExportConfig, composed("export", f"run={trained_folder}", "format=argos", f"output={output}")))
     sources = [source for source, _ in PAIRS[:20]]
     environment = os.environ | {"PYTHONPATH": str(libraries), "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data"),
                                 "ARGOS_PACKAGES_DIR": str(tmp_path / "packages"), "ARGOS_INTRA_THREADS": "1"}

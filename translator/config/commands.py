@@ -154,7 +154,8 @@ class ExportConfig(RunCommand):
 
     def __post_init__(self) -> None:
         self.require(self.format == "ctranslate2" or self.quantization == "float32", "quantization", "needs format=ctranslate2")
-        self.require(self.format != "ctranslate2" or self.push is None, "push", "needs format=huggingface or format=translator")
+        self.require(self.format in ("huggingface", "translator") or self.push is None, "push",
+                     "needs format=huggingface or format=translator")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

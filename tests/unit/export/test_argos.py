@@ -12,11 +12,13 @@ import ctranslate2
 import pytest
 from sentencepiece import SentencePieceProcessor
 
-from tests.support.commands import assert_user_error
-from tests.support.configurations import model_config, search_config, tokenizer_config
+from tests.support.configurations import composed, model_config, search_config, tokenizer_config
 from tests.support.corpora import PAIRS
 from tests.support.models import random_model
+from translator.config.building import from_hydra
+from translator.config.commands import ExportConfig
 from translator.export import argos
+from translator.export.command import export_run
 from translator.inference.decoding import Decoding
 from translator.inference.translator import TrainedModel, Translator
 from translator.runs.run_folder import RunFolder
@@ -76,10 +78,11 @@ def test_several_languages_are_refused(run_folder, tmp_path):
         packed(run, tmp_path / "argos")
 
 
-def test_the_command_writes_a_package(script, run_folder, tmp_path):
-    output = tmp_path / "argos"
-    result = script("export", f"run={run_folder}", "format=argos", f"output={output}")
-    assert result.returncode == 0, result.stderr.decode()
-    assert "argostranslate.package.install_from_path" in result.stdout.decode()
-    assert sorted(file.name for file in output.iterdir()) == ["README.md", "translate-en_de.argosmodel", "translator.json"]
-    assert_user_error(script("export", f"run={run_folder}", "format=argos", "push=a/b"), "push")
+def test_the_command_writes_a_package(run_folder, tmp_path, capsys):
+    options = f"run={run_folder}", "format=argos", f"output={tmp_path / 'argos'}"
+    export_run(from_hydra(ExportConfig, composed("export", *options)))
+    assert "argostranslate.package.install_from_path" in capsys.readouterr().out
+    names = sorted(file.name for file in (tmp_path / "argos").iterdir())
+    assert names == ["README.md", "translate-en_de.argosmodel", "translator.json"]
+    with pytest.raises(UserError, match="push: needs"):
+        from_hydra(ExportConfig, composed("export", *options, "push=a/b"))

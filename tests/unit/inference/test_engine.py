@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import assert_user_error
-from tests.support.configurations import model_config, search_config
+from tests.support.configurations import composed, model_config, search_config
 from tests.support.corpora import PAIRS
 from tests.support.models import random_model
+from translator.config.building import from_hydra
+from translator.config.commands import TranslateConfig
 from translator.inference import ctranslate2, engine
+from translator.inference.files import translate_file
 from translator.inference.translation import Request
 from translator.inference.translator import Translator
 from translator.model.weights import weights_of
@@ -140,15 +142,18 @@ def test_a_run_that_cannot_be_written_is_converted_aside(run, monkeypatch, capsy
     assert "Permission denied" in capsys.readouterr().err
 
 
-def test_the_command_takes_an_engine(script, run, tmp_path):
-    assert_user_error(
-        script("translate", f"run={run}", "device=cpu", "engine=ctranslate2", "search.n_best=2", stdin=b"A dog."),
-        "search.n_best=2", "engine=auto")
-    options = ("translate", f"run={run}", "device=cpu", "search=greedy", "search.max_length=9", "output_format=jsonl",
-               "details=true")
-    ours, theirs = (
-        [json.loads(line) for line in script(*options, f"engine={name}", stdin="\n".join(SOURCES).encode()).stdout.splitlines()]
-        for name in ("torch", "ctranslate2"))
+def test_the_command_takes_an_engine(run, tmp_path):
+    source = tmp_path / "in.txt"
+    source.write_text("\n".join(SOURCES))
+
+    def translated(name: str) -> list[dict[str, object]]:
+        output = tmp_path / f"{name}.jsonl"
+        translate_file(from_hydra(TranslateConfig, composed(
+            "translate", f"run={run}", f"input={source}", f"output={output}", f"engine={name}", "device=cpu", "search=greedy",
+            "search.max_length=9", "details=true")))
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+    ours, theirs = translated("torch"), translated("ctranslate2")
     assert kept(run)
-    assert [line["translation"] for line in theirs] == [line["translation"] for line in ours]
-    assert [line["alignment"] for line in theirs] == [line["alignment"] for line in ours]
+    for field in ("translation", "tokens", "alignment", "warnings"):
+        assert [line[field] for line in theirs] == [line[field] for line in ours]

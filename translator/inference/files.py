@@ -57,7 +57,7 @@ class Job:
     precision: Precision
     search: SearchConfig
     details: bool
-    engine: EngineName
+    engine: EngineName = "torch"
 
     def load(self) -> Translator:
         return Translator(*self.runs, device=self.device, precision=self.precision, engine=self.engine)

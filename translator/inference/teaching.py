@@ -63,7 +63,7 @@ class CachedTranslator:
         self._on_cpu = resolve_device(device).type == "cpu"
         # float32 on a CPU, so that a resumed start never changes the precision by a measurement on a busy machine.
         precision = Precision.FP32 if self._on_cpu else Precision.resolve("auto", resolve_device(device))
-        self.job = Job(runs, device, precision, search, details=False, engine="torch")
+        self.job = Job(runs, device, precision, search, details=False)
         self.identity: Sequence[str] = [json.dumps(dataclasses.asdict(search), sort_keys=True), *map(_version, folders)]
 
     def __call__(self, texts: Sequence[str]) -> Iterator[str | None]:

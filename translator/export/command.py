@@ -30,7 +30,7 @@ from translator.runtime.errors import UserError
 from translator.runtime.typed import installation, typed
 
 MARK = "translator.json"  # the file that marks a folder as an export, which may be replaced
-EXTRAS = {"argos": "ctranslate2"}  # of pyproject.toml, by format, if of another name
+EXTRAS = {"argos": "ctranslate2"}  # of pyproject.toml, by format, where the names differ
 CARD = """\
 ---
 {{ card_data }}

@@ -32,7 +32,7 @@ def test_reversing_is_learned_to_99_percent(script, tmp_path: Path):
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout == b""
     log = result.stderr.decode()
-    for said in ("parameters", "updates", "BLEU", "nrefs:1", "make translate", "make evaluate", "make board"):
+    for said in ("parameters", "updates", "BLEU", "nrefs:1", "scripts/translate.py", "scripts/evaluate.py", "scripts/board.py"):
         assert said in log
     assert log.count("  translation  ") == 5
 

@@ -10,13 +10,14 @@ from PIL import Image
 
 from tests.support.configurations import composed, model_config, run_config
 from tests.support.corpora import PAIRS, write_pairs
-from translator import Translator, train
+from translator import Translator
 from translator.compression.pruning import prune_run
 from translator.config.building import from_hydra
 from translator.config.commands import PruneConfig
 from translator.data.preparation import prepare
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
+from translator.training.train import train
 
 
 @pytest.fixture(scope="module")

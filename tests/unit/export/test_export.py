@@ -452,7 +452,7 @@ def test_the_longest_output_is_the_same_everywhere():
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    (["format=onnx"], "format: must be 'ctranslate2' or 'huggingface'"),
+    (["format=onnx"], "format: must be 'argos', 'ctranslate2', 'huggingface' or 'translator'"),
     (["format=huggingface", "quantization=int8"], "quantization: needs format=ctranslate2"),
     (["format=ctranslate2", "push=a/b"], "push: needs format=huggingface or format=translator"),
     (["format=ctranslate2", "search.coverage_penalty=0.2"], "search.coverage_penalty=0.2"),

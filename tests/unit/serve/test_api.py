@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,6 +244,7 @@ def test_arrays_alternatives_and_detection(server, by_command_line):
     ([("english", "dutch")], "german is not supported")])
 def test_languages_of_names_that_no_detector_knows(directions, found):
     class Undetected:
+        batcher = SimpleNamespace(waiting=0, sentences_done=0, batches_done=0)
         translators = dict.fromkeys(directions)
         codes = sorted({code for pair in directions for code in pair})
 

@@ -10,8 +10,9 @@ import torch
 
 from tests.support.configurations import TINY, run_config
 from tests.support.corpora import PAIRS, write_pairs
-from translator import Translator, train
+from translator import Translator
 from translator.runtime.errors import UserError
+from translator.training.train import train
 
 
 @pytest.mark.parametrize("options", [

@@ -253,11 +253,17 @@ class Translator:
             pair for source, reference in zip(sources, references, strict=True)
             for pair in as_translated(source, Given(reference), self.planner, search).pairs]
 
-        def work(batch: list[tuple[Ids, Ids]]) -> list[tuple[Tensor, Tensor]]:
-            return predictions(self.models, [source for source, _ in batch], [output for _, output in batch], self.device)
+        found = self.likeliest(pairs, 1, search)
+        return [(ids, tokens[:, 0], probabilities[:, 0])
+                for (_, ids), (tokens, probabilities) in zip(pairs, found, strict=True)]
 
-        found = self._in_batches(pairs, lambda pair: max(map(len, pair)), work, search)
-        return [(ids, *of_pair) for (_, ids), of_pair in zip(pairs, found, strict=True)]
+    def likeliest(self, pairs: Sequence[tuple[Ids, Ids]], count: int, search: SearchConfig) -> list[tuple[Tensor, Tensor]]:
+        """Return the `count` likeliest tokens at each place of each pair's output, and their probabilities (T, count)."""
+        def work(batch: list[tuple[Ids, Ids]]) -> list[tuple[Tensor, Tensor]]:
+            sources, outputs = map(list, zip(*batch, strict=True))
+            return predictions(self.models, sources, outputs, self.device, count)
+
+        return self._in_batches(pairs, lambda pair: max(map(len, pair)), work, search)
 
     def tokens_at_once(self, search: SearchConfig) -> int:
         """Return `search.batch_tokens`, with auto resolved."""

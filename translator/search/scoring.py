@@ -92,11 +92,12 @@ def _log_probabilities(model: Transformer, hidden: Tensor, tokens: Tensor) -> Te
 
 @torch.inference_mode()
 def predictions(
-    models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device
+    models: Sequence[Transformer], sources: Sequence[Ids], outputs: Sequence[Ids], device: torch.device, count: int = 1
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the likeliest token at each place of each output and its probability, given the output's tokens before it.
+    """Return the `count` likeliest tokens at each place of each output, given the output's tokens before it.
 
-    sources and outputs: with EOS. Returns tokens (T,) and probabilities (T,); several models predict as an ensemble.
+    sources and outputs: with EOS. Returns tokens and probabilities (T, count), likeliest first; several models predict as an
+    ensemble.
     """
     batch = collate(sources, outputs).to(device)
     mask, real = padding_mask(batch.source, PAD_ID), batch.target_out != PAD_ID
@@ -105,7 +106,8 @@ def predictions(
     for first in range(0, len(hidden[0]), ROWS_AT_ONCE):
         rows = slice(first, first + ROWS_AT_ONCE)
         of_models = [model.log_probabilities(of_model, rows) for model, of_model in zip(models, hidden, strict=True)]
-        likeliest.append(torch.stack(of_models).exp().mean(dim=0).max(dim=1))
+        mean = torch.stack(of_models).exp().mean(dim=0)
+        likeliest.append(mean.topk(min(count, mean.size(1)), dim=1))
     probabilities, tokens = (torch.cat(parts).cpu() for parts in zip(*likeliest, strict=True))
     lengths = list(map(len, outputs))
     return list(zip(tokens.split(lengths), probabilities.split(lengths), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ from translator.config.commands import ServeConfig
 from translator.inference.terminology import Terminology
 from translator.serve.documents import FORMATS, parse_file
 from translator.serve.downloads import MOST_FILES, Downloads, File
-from translator.serve.fields import Detection, Fields, FileTranslation, Translation
+from translator.serve.fields import Details, Detection, Fields, FileTranslation, Translation
 from translator.serve.keys import Keys
 from translator.serve.metrics import Metrics
 from translator.serve.service import Answers, Service, Text, Unanswerable, served_code, texts_of, untouched, warnings_of
@@ -45,7 +45,7 @@ class Api:
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
         """Answer /translate: lists if `q` is a list, HTML if it is HTML."""
-        texts, answers, detected = await self._translate(fields, explained=False)
+        texts, answers, detected = await self._translate(fields)
         ranked = [
             texts_of(text, lines, 1 + fields.alternatives, self.config.search)
             for text, lines in zip(texts, answers, strict=True)]
@@ -58,9 +58,9 @@ class Api:
             by_text["warnings"] = warnings
         return by_text if isinstance(fields.q, list) else {name: values[0] for name, values in by_text.items()}
 
-    async def details(self, fields: Translation) -> dict[str, Any]:
+    async def details(self, fields: Details) -> dict[str, Any]:
         """Answer /details: each text's lines, their sentences, token by token."""
-        texts, answers, detected = await self._translate(fields, explained=True)
+        texts, answers, detected = await self._translate(fields)
         for text, lines in zip(texts, answers, strict=True):
             texts_of(text, lines, 1, self.config.search)  # raises if a line has no translation
         explained = [[[answer.explanation for answer in line] for line in lines] for lines in answers]
@@ -85,7 +85,15 @@ class Api:
             "keyRequired": bool(self.keys), "suggestions": False,
             "filesTranslation": bool(self.config.max_file_bytes),
             "supportedFilesFormat": list(FORMATS) if self.config.max_file_bytes else [],
-            "alternativesLimit": self.max_alternatives, "language": {"source": source, "target": target}}
+            "alternativesLimit": self.max_alternatives, "language": {"source": source, "target": target},
+            "models": [
+                {"source": source, "target": target, "run": about.run, "parameters": about.parameters, "bleu": about.bleu,
+                 "report": (source, target) in self.reports()}
+                for (source, target), about in self.service.about.items()]}
+
+    def reports(self) -> dict[tuple[str, str], Path]:
+        """Return each language pair's report; none where a key is needed, since they quote test data."""
+        return {} if self.keys else {pair: about.report for pair, about in self.service.about.items() if about.report}
 
     async def health(self) -> dict[str, Any]:
         """Answer /health."""
@@ -127,12 +135,11 @@ class Api:
             warnings[MOST_WARNINGS:] = [f"{len(warnings) - MOST_WARNINGS} more warnings"]
         return {"translatedFileUrl": str(url)} | ({"warnings": warnings} if warnings else {})
 
-    async def _translate(
-        self, fields: Translation, *, explained: bool
-    ) -> tuple[Sequence[Text], list[Answers], list[dict[str, Any]] | None]:
+    async def _translate(self, fields: Translation) -> tuple[Sequence[Text], list[Answers], list[dict[str, Any]] | None]:
         """Return the texts, the answers to each, and the languages detected if `source` is auto."""
         self._admit(fields, fields.texts)
-        self._require_possible(fields, ("text",) if explained else ("text", "html"))
+        others = fields.others if isinstance(fields, Details) else None
+        self._require_possible(fields, ("text", "html") if others is None else ("text",))
         texts: Sequence[Text] = list(map(parse_html, fields.texts)) if fields.format == "html" else fields.texts
         source, target = self._served(fields.source), self._served(fields.target)
         detected, sources = None, [source] * len(texts)
@@ -141,7 +148,7 @@ class Api:
             sources = [language["language"] for language in detected]
         foreign = [i for i, language in enumerate(sources) if detected is None or language != target]
         translated = await self.service.translate(
-            [texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, explained,
+            [texts[i] for i in foreign], [sources[i] for i in foreign], target, 1 + fields.alternatives, others,
             prefixes=[fields.prefixes[i] for i in foreign],
             terminology=Terminology(fields.terminology) if fields.terminology else None)
         answers = dict(zip(foreign, translated, strict=True))

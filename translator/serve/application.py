@@ -22,7 +22,7 @@ from translator.serve.api import Api
 from translator.serve.batcher import Full
 from translator.serve.connections import known_hosts, known_origins
 from translator.serve.downloads import NoRoom
-from translator.serve.fields import Detection, FieldsT, FileTranslation, Translation, read_fields
+from translator.serve.fields import Details, Detection, FieldsT, FileTranslation, Translation, read_fields
 from translator.serve.metrics import Measured
 from translator.serve.reference import described, reference_page
 from translator.serve.service import Unanswerable
@@ -33,6 +33,11 @@ PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+
+# A report is one page, with its style and pictures inside.
+REPORT_HEADERS = PAGE_HEADERS | {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+                               "form-action 'none'; frame-ancestors 'none'"}
 
 Route = Callable[[Request], Awaitable[Response]]
 
@@ -67,7 +72,7 @@ def _add_posts(app: FastAPI, api: Api) -> None:
         "/translate_file": answering(
             FileTranslation, api.translate_file, config.max_file_bytes + OTHER_BYTES, config.file_timeout),
         "/detect": answering(Detection, lambda fields, _: api.detect(fields), size, config.timeout),
-        "/details": answering(Translation, lambda fields, _: api.details(fields), size, config.timeout)}
+        "/details": answering(Details, lambda fields, _: api.details(fields), size, config.timeout)}
     own = [Depends(known_origins(config.origins))]
     for path, route in routes.items():
         app.add_api_route(path, route, methods=["POST"], dependencies=own, **described(path, api))
@@ -84,6 +89,9 @@ def _add_pages(app: FastAPI, api: Api) -> None:
 
     app.add_api_route("/spec", spec, methods=["GET"], include_in_schema=False)
     app.add_api_route("/docs", reference, methods=["GET", "HEAD"], include_in_schema=False)
+    for (source, target), file in api.reports().items():
+        app.add_api_route(
+            f"/report/{source}/{target}", _serving(file, REPORT_HEADERS), methods=["GET", "HEAD"], include_in_schema=False)
     for file in (Path(__file__).parent / "page").iterdir():
         for path in ("/", f"/{file.name}") if file.name == "index.html" else (f"/{file.name}",):
             app.add_api_route(path, _serving(file), methods=["GET", "HEAD"], include_in_schema=False)
@@ -164,11 +172,11 @@ def _downloading(api: Api) -> Callable[[str, str], Awaitable[Response]]:
     return download
 
 
-def _serving(file: Path) -> Route:
-    """Return a route for a file of the page, kept in memory: it needs no file descriptor."""
+def _serving(file: Path, headers: dict[str, str] = PAGE_HEADERS) -> Route:
+    """Return a route for a file, kept in memory: it needs no file descriptor."""
     content, (media_type, _) = file.read_bytes(), mimetypes.guess_type(file.name)
 
     async def serve(request: Request) -> Response:
-        return Response(content, media_type=media_type, headers=PAGE_HEADERS)
+        return Response(content, media_type=media_type, headers=headers)
 
     return serve

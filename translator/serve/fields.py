@@ -50,7 +50,7 @@ class Detection(Fields):
 
 
 class Translation(Fields):
-    """The fields of /translate and /details."""
+    """The fields of /translate, which /details has too."""
 
     q: Annotated[Unicode | list[Unicode], Field(description="Text, or a list of texts")]
     source: Annotated[Language, Field(description="Language code of the text; auto: detect it")]
@@ -74,6 +74,12 @@ class Translation(Fields):
     def prefixes(self) -> list[str]:
         """The prefix of each text."""
         return [self.prefix] * len(self.texts) if isinstance(self.prefix, str) else self.prefix
+
+
+class Details(Translation):
+    """The fields of /details."""
+
+    others: Annotated[int, Field(ge=0, le=20, description="Likeliest other tokens to return at each place")] = 0
 
 
 class FileTranslation(Fields):

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from translator.serve.api import Api
 from translator.serve.documents import FORMATS
-from translator.serve.fields import Detection, Fields, FileTranslation, Translation
+from translator.serve.fields import Details, Detection, Fields, FileTranslation, Translation
 
 JSON, FORM, FILE = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 TEXT = "I like tea."
@@ -51,7 +51,7 @@ def _operations(source: str, target: str) -> dict[str, Operation]:
         "/details": Operation(
             "Translate, with scores, tokens and attention of each sentence",
             {"texts": [[[{"source": ["I", " like"], "translations": [{"text": "...", "score": -0.2, "tokens": [tea]}]}]]]},
-            Translation, asked),
+            Details, asked),
         "/frontend/settings": Operation("Return limits and settings", {"charLimit": 10_000, "keyRequired": False}),
         "/health": Operation("Say that the server works", {"status": "ok", "waiting": 0, "sentences": 9, "batches": 2}),
         "/metrics": Operation("Return metrics for Prometheus", "translator_waiting_sentences 0.0\n", kind="text/plain")}

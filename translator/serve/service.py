@@ -19,11 +19,13 @@ from translator.inference.translation import Request, Translation
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
+from translator.search.hypothesis import Ids
+from translator.serve.about import About
 from translator.serve.batcher import Batcher
 from translator.text.html import Document
 from translator.text.language import name_of, rank_languages
 from translator.text.markup import Markup, strip_tags
-from translator.text.tokenizer import EOS_ID
+from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 DECIMALS = 3  # of the numbers sent
 
@@ -39,7 +41,7 @@ class Kind:
     source: str
     target: str
     n_best: int
-    explained: bool
+    others: int | None  # of the explanation's tokens; None: no explanation
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Service:
                 if (source, target) in self.translators:
                     raise UserError(f"run={run}: another run is for {source} to {target} too. Name one of them.")
                 self.translators[source, target] = translator
+        self.about = {pair: About.of(translator) for pair, translator in self.translators.items()}
         self.codes = sorted(set(itertools.chain.from_iterable(self.translators)))
         self.detector = Detector(self.codes)
         tokens = next(iter(self.translators.values())).tokens_at_once(self.search)
@@ -81,11 +84,15 @@ class Service:
         return await asyncio.to_thread(self.detector.detect, text)
 
     async def translate(
-        self, texts: Sequence[Text], sources: Sequence[str], target: str, n_best: int = 1, explained: bool = False, *,
+        self, texts: Sequence[Text], sources: Sequence[str], target: str, n_best: int = 1, others: int | None = None, *,
         prefixes: Sequence[str] = (), terminology: Terminology | None = None,
     ) -> list[Answers]:
-        """Return the answers for each text. `sources`, `prefixes`: each text's language, and its translation's beginning."""
-        kinds = [Kind(source, target, n_best, explained) for source in sources]
+        """Return the answers for each text.
+
+        `sources`, `prefixes`: each text's language, and its translation's beginning. `others`: explain each translation, with
+        so many other tokens at each place.
+        """
+        kinds = [Kind(source, target, n_best, others) for source in sources]
         plans = await asyncio.to_thread(lambda: [
             self._plan(kind, text, prefix, terminology)
             for kind, text, prefix in zip(kinds, texts, prefixes or [""] * len(texts), strict=True)])
@@ -117,7 +124,8 @@ class Service:
         kind, units = sentences[0][0], [unit for _, unit in sentences]
         translator = self.translators[kind.source, kind.target]
         translations = translator.translate_units(units, dataclasses.replace(self.search, n_best=kind.n_best))
-        explanations = explain(translator, units, translations, self.search) if kind.explained else itertools.repeat(None)
+        explanations = itertools.repeat(None) if kind.others is None else explain(
+            translator, units, translations, self.search, kind.others)
         return list(map(Answer, translations, explanations))
 
 
@@ -167,12 +175,18 @@ def untouched(text: Text) -> Answers:
 
 
 def explain(
-    translator: Translator, units: Sequence[Unit], translations: Sequence[Translation], options: SearchConfig
+    translator: Translator, units: Sequence[Unit], translations: Sequence[Translation], options: SearchConfig, others: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Yield each sentence's source tokens, and its translations, the best first, with score and tokens."""
-    ratings = iter(translator.rate([
+    """Yield each sentence's source tokens, and its translations, the best first, with score and tokens.
+
+    others: likeliest other tokens at each place, which costs one more pass of the decoder.
+    """
+    pairs = [
         (source, [*hypothesis.ids, EOS_ID])
-        for translation in translations for source, _ in translation.pairs for hypothesis in translation.hypotheses], options))
+        for translation in translations for source, _ in translation.pairs for hypothesis in translation.hypotheses]
+    ratings = iter(translator.rate(pairs, options))
+    none: Iterator[Any] = itertools.repeat(itertools.repeat({}))
+    rivals = _others(translator, pairs, others, options) if others else none
     for unit, translation in zip(units, translations, strict=True):
         if not translation.pairs:
             written = unit.markup.source if unit.markup else unit.text
@@ -180,20 +194,40 @@ def explain(
             continue
         [(source, _)], [form] = translation.pairs, translation.forms
         tags, explained = translator.source_tokenizer.count_tags(source), []
-        for text, hypothesis, rating in zip(translation.texts, translation.hypotheses, ratings, strict=False):
+        for text, hypothesis, rating, beside in zip(translation.texts, translation.hypotheses, ratings, rivals, strict=False):
             surfaces = form.restore_parts(translator.target_tokenizer.surfaces(hypothesis.ids))
             if unit.markup and (tagged := strip_tags(text)) and tagged.text == "".join(surfaces):
                 surfaces = tagged.spread(surfaces)
             attention = rating.alignment[: len(surfaces), tags:-1].tolist()  # without tags, and EOS on either side
             tokens = [
                 {"text": surface, "log_probability": round(log_probability, DECIMALS),
-                 "attention": [round(weight, DECIMALS) for weight in row]}
-                for surface, log_probability, row in zip(surfaces, rating.log_probabilities, attention, strict=False)]
+                 "attention": [round(weight, DECIMALS) for weight in row], **more}
+                for surface, log_probability, row, more in zip(
+                    surfaces, rating.log_probabilities, attention, beside, strict=False)]
             explained.append({"text": text, "score": round(hypothesis.score, DECIMALS), "hit_limit": hypothesis.hit_limit,
                               "tokens": tokens})
         spans = form.source_parts(translator.source_tokenizer.spans(form.text))
         yield {"source": unit.markup.spread(spans) if unit.markup else spans, "translations": explained,
                "warnings": translation.warnings}
+
+
+def _others(
+    translator: Translator, pairs: Sequence[tuple[Ids, Ids]], count: int, options: SearchConfig
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield for each output the likeliest other tokens at each of its places that are text, with the space before them."""
+    tokenizer = translator.target_tokenizer
+    hidden = {PAD_ID, UNK_ID, BOS_ID, EOS_ID, *tokenizer.ids_of(tokenizer.placeholders)}
+
+    def place(chosen: int, tokens: list[int], log_probabilities: list[float]) -> dict[str, Any]:
+        found = [
+            {"text": text, "log_probability": round(log_probability, DECIMALS)}
+            for token, log_probability in zip(tokens, log_probabilities, strict=True)
+            if token != chosen and token not in hidden and (text := tokenizer.surface(token)).strip()]
+        return {"others": found[:count]}
+
+    likeliest = translator.likeliest(pairs, count + 1 + len(hidden), options)
+    for (_, output), (tokens, probabilities) in zip(pairs, likeliest, strict=True):
+        yield list(map(place, output, tokens.tolist(), probabilities.log().tolist()))
 
 
 def untranslated(source: str, *texts: str) -> dict[str, Any]:

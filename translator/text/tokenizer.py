@@ -167,6 +167,11 @@ class Tokenizer:
         """Return what each id adds to the text that `decode` returns. The last of a character's bytes adds the character."""
         return [piece.surface for piece in self._processor.decode(list(ids), return_type="proto").pieces]
 
+    def surface(self, i: int) -> str:
+        """Return the text of one id within a sentence, with the space before it; empty for a byte or a special id."""
+        special = self._processor.is_byte(i) or self._processor.is_control(i) or self._processor.is_unknown(i)
+        return "" if special else str(self._processor.id_to_piece(i)).replace(WORD_START, " ")
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         return [self._processor.id_to_piece(i) for i in ids]
 

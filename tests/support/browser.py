@@ -35,8 +35,14 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
 
-    def open(self, server: Server) -> None:
-        self.driver.get(server.url)
+    def open(self, server: Server, address: str = "") -> None:
+        """Open the page with nothing kept from before."""
+        self.driver.execute_script("if (location.protocol === 'http:') { localStorage.clear(); sessionStorage.clear(); }")
+        self.load(server.url + address)
+
+    def load(self, url: str) -> None:
+        self.driver.get("about:blank")  # a page that differs only behind # would stay
+        self.driver.get(url)
         self.until(lambda: self["source"].find_elements(By.TAG_NAME, "option"))
 
     def __getitem__(self, name: str) -> WebElement:

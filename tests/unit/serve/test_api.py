@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import math
 import os
 import re
 import resource
@@ -512,6 +513,20 @@ def test_details_spell_the_text_and_its_translations(server, by_command_line):
                 assert 0 <= sum(token["attention"]) <= 1.01
 
 
+def test_details_have_other_tokens_only_on_request(server):
+    fields = {"q": TEXTS[0], "source": "en", "target": "de"}
+    [[[plain]]], [[[sentence]]] = (
+        server.post("/details", fields | more)[1]["texts"] for more in ({}, {"others": 3, "prefix": "Der"}))
+    assert not any("others" in token for token in plain["translations"][0]["tokens"])
+    for token in sentence["translations"][0]["tokens"]:
+        others = [(other["text"], other["log_probability"]) for other in token["others"]]
+        assert 0 < len(others) <= 3
+        assert token["text"] not in dict(others)
+        assert others == sorted(others, key=lambda other: -other[1])
+        assert math.exp(token["log_probability"]) + sum(math.exp(sure) for _, sure in others) < 1.01
+    assert server.post("/details", fields | {"others": 21})[0] == 400
+
+
 # A request whose body has only begun.
 BEGUN = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
 WHOLE = {"q": "a", "source": "en", "target": "de"}
@@ -827,7 +842,7 @@ def test_who_sends_no_request_is_dropped(trained_folder):
         assert dropped(ask + b"\r\n", b"")
         assert dropped(ask + b"\r\nGET", b"X")
         assert dropped(ask + b"Content-Length: 99999\r\n\r\n", b"x")
-        assert dropped((b"GET /page.js HTTP/1.1\r\nHost: localhost\r\n\r\n") * 2000, b"G", reads=False)
+        assert dropped((b"GET /page.css HTTP/1.1\r\nHost: localhost\r\n\r\n") * 2000, b"G", reads=False)
         assert server.get("/health")["status"] == "ok"
 
 

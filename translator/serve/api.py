@@ -85,7 +85,8 @@ class Api:
             "keyRequired": bool(self.keys), "suggestions": False,
             "filesTranslation": bool(self.config.max_file_bytes),
             "supportedFilesFormat": list(FORMATS) if self.config.max_file_bytes else [],
-            "alternativesLimit": self.max_alternatives, "textsLimit": self.config.max_texts, "language": {"source": source, "target": target},
+            "alternativesLimit": self.max_alternatives, "textsLimit": self.config.max_texts,
+            "language": {"source": source, "target": target},
             "models": [
                 {"source": source, "target": target, "run": about.run, "parameters": about.parameters, "bleu": about.bleu,
                  "report": (source, target) in self.reports()}

@@ -28,6 +28,7 @@ from translator.text.markup import Markup, strip_tags
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 DECIMALS = 3  # of the numbers sent
+LEAST = 1e-30  # probability that is sent: JSON has no -infinity
 
 
 class Unanswerable(Exception):
@@ -227,7 +228,7 @@ def _others(
 
     likeliest = translator.likeliest(pairs, count + 1 + len(hidden), options)
     for (_, output), (tokens, probabilities) in zip(pairs, likeliest, strict=True):
-        yield list(map(place, output, tokens.tolist(), probabilities.log().tolist()))
+        yield list(map(place, output, tokens.tolist(), probabilities.clamp(min=LEAST).log().tolist()))
 
 
 def untranslated(source: str, *texts: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ async function loadSettings() {
     try {
       return await Promise.all([request("languages"), request("frontend/settings")]);
     } catch (error) {
-      showError(error.message);
+      showError(error.notice ?? error.message);
       if (!(error instanceof Unavailable)) throw error;
       await new Promise(done => setTimeout(done, error.wait(failures)));
     }

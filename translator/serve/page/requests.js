@@ -13,6 +13,10 @@ export class Unavailable extends Error {
     this.seconds = seconds;
   }
 
+  get notice() {
+    return `${this.message.replace(/\.$/, "")}. Trying again.`;
+  }
+
   // Milliseconds until the next try: what the server says, or longer each time.
   wait(failures) {
     return 1000 * (this.seconds || Math.min(MOST_SECONDS, 2 ** failures));
@@ -24,7 +28,7 @@ async function reach(path, options) {
     return await fetch(path, options);
   } catch (error) {
     if (options?.signal?.aborted || !(error instanceof TypeError)) throw error;
-    throw new Unavailable("The server does not answer. Trying again.");
+    throw new Unavailable("The server does not answer.");
   }
 }
 

@@ -69,7 +69,7 @@ export async function translate() {
 function recover(error, lines) {
   const [, number, why] = error.message.match(/^line (\d+): (.*)/s) ?? [];
   if (error instanceof Unavailable) {
-    showError(error.message);
+    showError(error.notice);
     timer = setTimeout(translate, error.wait(failures++));
   } else if (number) {
     state.refused.set(lines[number - 1], why);

@@ -23,13 +23,13 @@ function setWaiting(waiting) {
   output.setAttribute("aria-busy", waiting);
 }
 
-// Return whether the text is longer than the server allows.
+const isTooLong = () => [...text.value].length > state.settings.charLimit;
+
 function countCharacters() {
-  const length = [...text.value].length, limit = state.settings.charLimit, over = length > limit;
+  const length = [...text.value].length, limit = state.settings.charLimit;
   $("count").textContent = length ? `${length.toLocaleString()} of ${limit.toLocaleString()} characters` : "";
-  $("count").classList.toggle("over", over);
+  $("count").classList.toggle("over", isTooLong());
   for (const id of ["clear", "share"]) $(id).hidden = !text.value;
-  return over;
 }
 
 export function changed() {
@@ -39,7 +39,8 @@ export function changed() {
   showStatus("");
   showError("");
   drawMirror();
-  const over = countCharacters(), waiting = !over && linesToAsk().length > 0;
+  countCharacters();
+  const over = isTooLong(), waiting = !over && linesToAsk().length > 0;
   if (over) showError(`The text is longer than ${state.settings.charLimit.toLocaleString()} characters; shorten it to have it translated.`);
   else if (waiting) timer = setTimeout(translate, state.settings.frontendTimeout);
   else finish();
@@ -51,7 +52,7 @@ export async function translate() {
   clearTimeout(timer);
   asking?.abort();
   const lines = linesToAsk(), mine = asking = new AbortController();
-  if (!lines.length || !state.languages.length) return;
+  if (!lines.length || !state.languages.length || isTooLong()) return;
   try {
     const alternatives = Math.min(ALTERNATIVES, state.settings.alternativesLimit);
     const answer = await ask("details", { q: lines.join("\n"), alternatives }, mine.signal);

@@ -1,13 +1,13 @@
 // The ranked translations of the selected sentence.
 
-import { $, element, moveByArrows } from "./dom.js";
+import { $, element, moveByArrows, quoted } from "./dom.js";
 import { choose, keyOf, on, state, translationOf } from "./state.js";
 import { percent } from "./words.js";
 
 function drawAlternatives() {
   const sentence = state.selected, translations = sentence?.translations ?? [];
   $("alternatives").hidden = translations.length < 2;
-  $("alternatives-title").textContent = sentence ? `Translations of “${keyOf(sentence).trim()}”` : "";
+  $("alternatives-title").replaceChildren(...(sentence ? ["Translations of ", ...quoted(keyOf(sentence).trim())] : []));
   $("ranked").replaceChildren(...translations.map(translation => {
     const { text, score } = translation;
     const button = element("button", { type: "button" },

@@ -1,9 +1,9 @@
 // The likeliest other words at a place, and the translations that go on from them.
 
-import { $, element, moveByArrows } from "./dom.js";
+import { $, element, moveByArrows, quoted } from "./dom.js";
 import { ask, languagesAsked } from "./requests.js";
 import { choose, keyOf, state } from "./state.js";
-import { bare, inWords, isSpelled, percent, respread, spell } from "./words.js";
+import { bare, beginsWord, inWords, isSpelled, percent, respread, spell } from "./words.js";
 
 const SHOWN = 5, ASKED = 9; // some tokens lead to the same word
 const GAP = 6; // pixels
@@ -14,7 +14,7 @@ let asking = null;
 export async function openChoices(word, { sentence, tokens, before }) {
   asking?.abort();
   const mine = asking = new AbortController(), written = bare(spell(tokens)) || spell(tokens).trim();
-  $("choices-title").textContent = `Instead of “${written}”`;
+  $("choices-title").replaceChildren("Instead of ", ...quoted(written));
   list.replaceChildren();
   note.textContent = "Looking for other words…";
   show(word);
@@ -47,7 +47,8 @@ function place(word) {
 async function otherWords(sentence, before, written, signal) {
   const key = keyOf(sentence), fields = { ...languagesAsked(true), q: key };
   const found = onlySentence(await ask("details", { ...fields, prefix: before, others: ASKED }, signal), 0);
-  const candidates = candidatesOf(found.translations[0].tokens, before.length);
+  const candidates = candidatesOf(found.translations[0].tokens, before.length)
+    .filter(({ text }) => !before || beginsWord(text));
   const room = Math.floor(state.settings.charLimit / (Math.max(key.length, before.length) + 20));
   const prefixes = candidates.slice(0, Math.max(1, Math.min(room, state.settings.textsLimit))).map(({ text }) => before + text);
   if (!prefixes.length) return [];

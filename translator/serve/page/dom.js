@@ -8,6 +8,9 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+// A quoted text, which may run in the other direction.
+export const quoted = text => ["“", element("bdi", { textContent: text }), "”"];
+
 // Replace what is in the text field, so that Ctrl+Z brings it back.
 export function replaceText(value) {
   const text = $("text");

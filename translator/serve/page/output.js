@@ -1,6 +1,6 @@
 // The translation, word by word.
 
-import { $, element } from "./dom.js";
+import { $, element, quoted } from "./dom.js";
 import { openChoices } from "./choices.js";
 import { clearHighlight, highlight } from "./mirror.js";
 import { emit, on, state, translationOf } from "./state.js";
@@ -54,7 +54,7 @@ function drawWord(word) {
     const weights = weightsOf(sentence, tokens);
     highlight(word.line, word.place, weights);
     const from = PUNCTUATION.test(drawn.textContent) ? "" : originOf(sentence, weights);
-    showStatus(`“${drawn.textContent}”, ${percent(sure)} sure` + (from && `, from “${from}”`));
+    showStatus(...quoted(drawn.textContent), `, ${percent(sure)} sure`, ...(from ? [", from ", ...quoted(from)] : []));
   };
   const open = () => {
     move(drawn);

@@ -12,8 +12,8 @@ export function announce(message) {
   $("status").textContent = message;
 }
 
-export function showStatus(message) {
-  $("told").textContent = message;
+export function showStatus(...message) {
+  $("told").replaceChildren(...message);
 }
 
 export function showError(message) {

@@ -27,7 +27,7 @@ const isTooLong = () => [...text.value].length > state.settings.charLimit;
 
 function countCharacters() {
   const length = [...text.value].length, limit = state.settings.charLimit;
-  $("count").textContent = length ? `${length.toLocaleString()} of ${limit.toLocaleString()} characters` : "";
+  $("count").textContent = length ? `${length.toLocaleString()} / ${limit.toLocaleString()}` : "";
   $("count").classList.toggle("over", isTooLong());
   for (const id of ["clear", "share"]) $(id).hidden = !text.value;
 }

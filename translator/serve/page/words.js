@@ -9,6 +9,7 @@ export const PUNCTUATION = /^(?:(?![%&@#§])\p{P}|\s)*$/u;
 const PUNCTUATION_AROUND = /^(?:(?![%&@#§])\p{P}|\s)+|(?:(?![%&@#§])\p{P}|\s)+$/gu;
 const FAINT = 0.15; // of the largest attention: below it nothing is marked
 
+export const beginsWord = text => BEGINS_WORD.test(text) || PUNCTUATION.test(text);
 export const bare = text => text.replace(PUNCTUATION_AROUND, "");
 
 export function inWords(pieces) {
@@ -30,7 +31,7 @@ export const probabilityOf = tokens => Math.exp(tokens.reduce((sum, token) => su
 
 export const percent = probability => {
   const value = 100 * probability;
-  return value > 0 && value < 1 ? "<1 %" : `${Math.round(value)} %`;
+  return value < 0.1 ? "<0.1 %" : `${value < 1 ? value.toFixed(1) : Math.round(value)} %`;
 };
 
 // Attention of a word to each token of the source, from 0 to 1

@@ -91,7 +91,7 @@ class Service:
         """Return the answers for each text.
 
         `sources`, `prefixes`: each text's language, and its translation's beginning. `others`: explain each translation, with
-        so many other tokens at each place.
+        this number of other tokens at each place.
         """
         kinds = [Kind(source, target, n_best, others) for source in sources]
         plans = await asyncio.to_thread(lambda: [

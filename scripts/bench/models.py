@@ -33,7 +33,8 @@ from translator.config.options import SearchConfig
 from translator.data.preparation import load_split
 from translator.evaluation.held_out import require_comparable
 from translator.inference.decoding import Decoding
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.metrics.scores import METRICS, score
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log, require_stdout

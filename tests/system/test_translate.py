@@ -26,7 +26,8 @@ from tests.support.models import random_model
 from tests.support.paths import ROOT
 from translator.data import text_files
 from translator.inference.line_formats import LONGEST, READ_BYTES, arriving_lines, open_input, parse
-from translator.inference.translator import CHUNK, TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import CHUNK, Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors
 from translator.runtime.errors import UserError

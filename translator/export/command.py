@@ -21,7 +21,8 @@ from translator.config.commands import ExportConfig
 from translator.config.options import DataConfig, SearchConfig
 from translator.data.sources import hub_id
 from translator.inference.decoding import Decoding
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.runs.finding import chosen_runs
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
 from translator.runtime.atomic_files import read_plain, require_no_link, require_writable, write_text, writing

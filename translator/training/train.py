@@ -19,8 +19,9 @@ from translator.evaluation.evaluate import Evaluation, evaluate
 from translator.evaluation.evaluate import describe as describe_evaluation
 from translator.inference.planning import TrainingStatistics
 from translator.inference.teaching import training_splits
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
-from translator.inference.translator import TOKENS_ON_CPU, TrainedModel, Translator
+from translator.inference.translator import TOKENS_ON_CPU, Translator
 from translator.metrics.scores import usual_metric
 from translator.model.weights import load_into, weights_of
 from translator.pretrained import Pretrained, adopt, load_pretrained, without_weights

@@ -15,7 +15,8 @@ from tests.support.configurations import model_config, run_config, search_config
 from tests.support.corpora import PAIRS
 from tests.support.models import random_model
 from translator.compression.quantization import write_quantized
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.model.inference_layers import convert, int8_of
 from translator.model.transformer import Transformer
 from translator.model.weights import dequantise, load_int8_into, quantise, weights_of

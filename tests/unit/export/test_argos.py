@@ -20,7 +20,8 @@ from translator.config.commands import ExportConfig
 from translator.export import argos
 from translator.export.command import export_run
 from translator.inference.decoding import Decoding
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import train_tokenizer

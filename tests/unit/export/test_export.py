@@ -43,7 +43,8 @@ from translator.export.command import export_run, model_card, replaced
 from translator.inference import decoding as to_decoding
 from translator.inference.ctranslate2 import specification
 from translator.inference.decoding import Decoding
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 from translator.search.hypothesis import length_limits

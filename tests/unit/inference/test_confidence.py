@@ -12,7 +12,8 @@ import pytest
 from tests.support.configurations import search_config
 from tests.support.corpora import PAIRS
 from translator.inference.confidence import foreign_source, low_certainty, mean_log_probability
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.search import Hypothesis
 

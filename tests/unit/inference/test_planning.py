@@ -13,8 +13,9 @@ from tests.support.corpora import PAIRS
 from translator.inference.line_formats import Line, format_answer
 from translator.inference.planning import TrainingStatistics
 from translator.inference.ranking import lost_numbers, short_output
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Given, Request
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.translator import Translator
 from translator.text.tokenizer import EOS_ID
 
 SOURCES = [source for source, _ in PAIRS[:12]]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.support.configurations import search_config, tokenizer_config
 from tests.support.corpora import PAIRS
 from tests.support.models import random_model
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Given, Request
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.translator import Translator
 from translator.search import Hypothesis
 from translator.serve.service import explain
 from translator.text.placeholders import find_spans

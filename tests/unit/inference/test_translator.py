@@ -34,8 +34,9 @@ from translator.inference.alignment import align_words
 from translator.inference.files import Job, ready
 from translator.inference.ranking import by_expected_score
 from translator.inference.terminology import Terminology
+from translator.inference.trained_model import TrainedModel
 from translator.inference.translation import Request
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.translator import Translator
 from translator.model.weights import weights_of
 from translator.runs.run_folder import RunFolder
 from translator.runtime.atomic_files import save_tensors

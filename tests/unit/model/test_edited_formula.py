@@ -18,7 +18,8 @@ import translator
 from tests.support.configurations import model_config, search_config
 from tests.support.models import batch_of, random_model, updater_of
 from translator.inference.decoding import require_supported
-from translator.inference.translator import TrainedModel, Translator
+from translator.inference.trained_model import TrainedModel
+from translator.inference.translator import Translator
 from translator.model import attention, scores
 from translator.model.attention import MultiHeadAttention, scaled_dot_product
 from translator.model.attention_paths import CPU_FUSED_FROM

@@ -69,7 +69,7 @@ function onlySentence(answer, number) {
   return sentences[0];
 }
 
-// The token behind a beginning of so many characters, and the others in its place, likeliest first.
+// The token behind a beginning of this many characters, and the others in its place, likeliest first.
 function candidatesOf(tokens, length) {
   let read = 0;
   const token = tokens.find(({ text }) => (read += text.length) > length);
@@ -78,7 +78,7 @@ function candidatesOf(tokens, length) {
     .map(({ text, log_probability }) => ({ text, log_probability }));
 }
 
-// The word that the character after a beginning of so many characters is in.
+// The word that the character after a beginning of this many characters is in.
 function wordAt(translation, length) {
   if (!isSpelled(translation)) return "";
   let read = 0;

@@ -59,7 +59,7 @@ UNKNOWN := $(firstword $(filter-out $(GOALS) $(TATOEBA) .venv/%,$(MAKECMDGOALS))
 ifneq ($(UNKNOWN),)
 NEAREST := $(shell $(PYTHON) -c 'import difflib, sys; print(*difflib.get_close_matches(sys.argv[1], sys.argv[2:], 1))' \
 	$(call quoted,$(UNKNOWN)) $(GOALS))
-$(error $(UNKNOWN): no such target. $(if $(NEAREST),Did you mean make $(NEAREST)?,make help lists them))
+$(error $(UNKNOWN): no such target; $(if $(NEAREST),the nearest is make $(NEAREST),make help lists them))
 endif
 
 # Run a command. Ctrl-C reaches this shell and make as well: make then ends too, without "Error 130".

@@ -241,7 +241,7 @@ def test_ctrl_c_ends_make_without_a_word(tmp_path, whom, ends, says):
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    ("trian", "Did you mean make train?"), ("xyz", "make help lists them"),
+    ("trian", "the nearest is make train."), ("xyz", "make help lists them"),
     ("train max_minutes=3", 'Write make train ARGS="train.max_minutes=3"'), ("translate text=hi", 'Write TEXT="hi"'),
     ("train data=multi30k", 'Write make train ARGS="data=multi30k"'), ("train RUN=runs/x", "takes no such variable"),
     ("train model.d_model=$(", 'ARGS="model.d_model=$("'), ("serve port=5", 'ARGS="port=5"'), ("train PROCS=0", "PROCS=0: "),

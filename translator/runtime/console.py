@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 import time
 
 from tqdm import tqdm
@@ -15,7 +18,18 @@ from translator.runtime.errors import UserError
 def log(text: str) -> None:
     """Print a line on stderr, above the progress bar; of several processes only the main one does."""
     if is_main_process():
-        tqdm.write(text, file=sys.stderr)
+        tqdm.write(_wrapped(text) if sys.stderr.isatty() else text, file=sys.stderr)
+
+
+def _wrapped(text: str) -> str:
+    """Return text with the lines that are wider than the terminal wrapped between words, under what follows their label."""
+    wrapper = textwrap.TextWrapper(shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for line in text.split("\n"):
+        label = re.match(r"\w+ {2,}", line)
+        wrapper.subsequent_indent = " " * (label.end() if label else 2)
+        lines += wrapper.wrap(line) or [""]
+    return "\n".join(lines)
 
 
 def require_stdout(what: str, instead: str) -> None:

@@ -120,11 +120,12 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
     validation = f"{'with' if plan.by_clock else 'and'} a validation every {f'{every:,} updates' if every > 1 else 'update'}"
-    minutes = round(plan.updates * plan.seconds / 60)
+    seconds = round(plan.updates * plan.seconds)
+    amount, unit = (round(seconds / 60), "minute") if seconds >= 90 else (seconds, "second")
     log(f"model      {parameters:,} parameters, {pieces} pieces, on {updater.device.type} in {updater.precision}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.cursor.unit == 'epoch' else 'a window'}\n"
         f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.cursor.unit}s, in "
-        f"{minutes} minute{'s' * (minutes != 1)} at {plan.seconds:.2f} s an update, {validation}")
+        f"{amount:,} {unit}{'s' * (amount != 1)} at {plan.seconds:.2f} s an update, {validation}")
     if trainer.state.update:
         log(f"resuming   from update {trainer.state.update:,}")

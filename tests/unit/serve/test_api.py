@@ -895,13 +895,14 @@ def test_who_leaves_waits_no_longer(trained_folder):
 
 @pytest.mark.torture
 def test_load(tmp_path, trained_folder, script):
-    """`LOAD_RUN=runs/x LOAD_TEXTS=file LOAD_CLIENTS=16 LOAD_SECONDS=60`: others than the tests' own."""
+    """`LOAD_RUN=runs/x LOAD_TEXTS=file LOAD_CLIENTS=16 LOAD_SECONDS=60 LOAD_ENGINE=torch`: others than the tests' own."""
     run = Path(os.environ.get("LOAD_RUN", trained_folder))
     texts = Path(os.environ["LOAD_TEXTS"]).read_text().splitlines() if "LOAD_TEXTS" in os.environ else TEXTS
     clients, seconds = int(os.environ.get("LOAD_CLIENTS", "16")), float(os.environ.get("LOAD_SECONDS", "60"))
-    expected = script("translate", f"run={run}", stdin="\n".join(texts).encode()).stdout.decode().splitlines()
+    options = [f"run={run}", f"engine={os.environ.get('LOAD_ENGINE', 'auto')}"]
+    expected = script("translate", *options, stdin="\n".join(texts).encode()).stdout.decode().splitlines()
     assert len(expected) == len(texts)
-    with serving(tmp_path / "log", f"run={run}") as server:
+    with serving(tmp_path / "log", *options) as server:
         languages = server.get("/frontend/settings")["language"]
         source, target = languages["source"]["code"], languages["target"]["code"]
         end = time.monotonic() + seconds

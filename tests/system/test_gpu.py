@@ -69,7 +69,7 @@ def test_in_half_precision_they_are_close(precision: Precision, optimizer: str) 
 
 
 REPLAYED = [
-    (), ("train.r_drop=5",), ("train.sim_cut=3",), ("optim=adamw",), ("model.positions=relative", "model.activation=swiglu"),
+    (), ("train.r_drop=5",), ("optim=adamw",), ("model.positions=relative", "model.activation=swiglu"),
     ("model.positions=learned", "model.norm=post", "model.tied=none", "model.output_bias=true"),
     ("model.positions=rotary", "model.encoder_window=2", "model.decoder_window=2")]
 

@@ -18,21 +18,16 @@ class LossConfig(Options):
     label_smoothing: Share
     r_drop: UpTo1000 = 0.0
     r_drop_through: Literal["model", "decoder"] = "model"
-    sim_cut: UpTo1000 = 0.0
     sampled_softmax: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     guided_alignment: UpTo1000 = 0.0
     span_penalty: UpTo1000 = 0.0
     teacher: Runs = None
     distillation: Annotated[float, Field(ge=0, le=1)] = 0.5
 
-    def __post_init__(self) -> None:
-        self.require(not (self.r_drop and self.sim_cut), "sim_cut",
-                     "replaces train.r_drop: both compare two passes. Set one of them to 0.")
-
     @property
     def passes(self) -> int:
-        """How often each batch's targets go through the decoder: twice for R-Drop and SimCut."""
-        return 2 if self.r_drop or self.sim_cut else 1
+        """How often each batch's targets go through the decoder: twice for R-Drop."""
+        return 2 if self.r_drop else 1
 
     @property
     def encodings(self) -> int:

@@ -210,7 +210,6 @@ class TrainConfig(LossConfig):
     timeout_minutes: Minutes = 10.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.require((self.max_epochs, self.max_updates, self.max_minutes) != (None, None, None), "max_epochs",
                      "is null, as are train.max_updates and train.max_minutes: training would never end. Set one.")
 

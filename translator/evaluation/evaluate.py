@@ -172,7 +172,9 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     if evaluation.calibration:
         lines += [str(evaluation.calibration)]
     lines += [f"{evaluation.first_score} by source words:"]
-    lines += [f"  {part.lengths:>8}  {part.value:6.2f}  ({part.count:,} sentence{'s' * (part.count != 1)})" for part in evaluation.by_length]
+    lines += [
+        f"  {part.lengths:>8}  {part.value:6.2f}  ({part.count:,} sentence{'s' * (part.count != 1)})"
+        for part in evaluation.by_length]
     if worst:
         lines += [f"The {min(worst, len(evaluation.sources)):,} sentences of lowest chrF:"]
         rows = zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True)

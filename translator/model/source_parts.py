@@ -22,11 +22,11 @@ Encode = Callable[..., Tensor]
 def in_parts(encode: Encode) -> Encode:
     """Let a model's method, source (B, S) -> memory (B, S, D), work part by part, except in training."""
     @wraps(encode)
-    def encode_parts(model: Any, source: Tensor, kept: Tensor | None = None) -> Tensor:
+    def encode_parts(model: Any, source: Tensor) -> Tensor:
         parts = None if model.training else split_source(source != PAD_ID)
         if parts is None:
-            return encode(model, source, kept)
-        encoded = [encode(model, source[part], None if kept is None else kept[part]) for part in parts]
+            return encode(model, source)
+        encoded = [encode(model, source[part]) for part in parts]
         return torch.cat([F.pad(x, (0, 0, 0, source.size(1) - x.size(1))) for x in encoded])
 
     return encode_parts

@@ -34,11 +34,9 @@ class Embedding(nn.Module):
         self.positions = build_positions(config, "embeddings")
         self.dropout = config.dropout
 
-    def forward(self, ids: Tensor, *, start: int = 0, kept: Tensor | None = None) -> Tensor:
-        """ids (B, T), the first at position `start` -> (B, T, D). kept (B, T): 0 for tokens whose embedding is zeroed."""
+    def forward(self, ids: Tensor, *, start: int = 0) -> Tensor:
+        """ids (B, T), the first at position `start` -> (B, T, D)."""
         x = self.tokens(ids) * self.scale
-        if kept is not None:
-            x = x * kept[..., None]
         return dropout(x if self.positions is None else self.positions(x, start=start), self.dropout, self.training)
 
 
@@ -129,32 +127,29 @@ class Transformer(IncrementalDecoder):
         return hidden
 
     def hidden_and_weights(
-        self, source: Tensor, target: Tensor, real: Tensor | None, *, weights_of: Collection[int] = (),
-        kept: tuple[Tensor | None, Tensor | None] = (None, None),
+        self, source: Tensor, target: Tensor, real: Tensor | None, *, weights_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
-        """Return `hidden`, and the cross-attention weights that `decode` returns. kept: of both sides, for `Embedding`."""
-        hidden, weights = self.decode(
-            target, self.encode(source, kept[0]), padding_mask(source, PAD_ID), weights_of=weights_of, kept=kept[1])
+        """Return `hidden`, and the cross-attention weights that `decode` returns."""
+        hidden, weights = self.decode(target, self.encode(source), padding_mask(source, PAD_ID), weights_of=weights_of)
         return hidden.flatten(0, 1) if real is None else hidden[real], weights
 
     @in_parts
-    def encode(self, source: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Encode source (B, S) as memory (B, S, D), in which padding may be anything. kept (B, S): for `Embedding`."""
+    def encode(self, source: Tensor) -> Tensor:
+        """Encode source (B, S) as memory (B, S, D), in which padding may be anything."""
         mask = padding_mask(source, PAD_ID)  # (B, 1, 1, S)
-        x = self.source_embedding(source, kept=kept)  # (B, S, D)
+        x = self.source_embedding(source)  # (B, S, D)
         for layer in self.encoder:
             x = layer(x, mask)
         return self.encoder_norm(x)
 
     def decode(
-        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = (),
-        kept: Tensor | None = None,
+        self, target: Tensor, memory: Tensor, mask: Tensor | None, *, weights_of: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor]]:
         """Return hidden states (B, T, D) of target (B, T) given memory (B, S, D) and its padding mask (B, 1, 1, S).
 
         Also the cross-attention weights (B, H, T, S) of the layers with these numbers, in their order.
         """
-        x = self.target_embedding(target, kept=kept)  # (B, T, D)
+        x = self.target_embedding(target)  # (B, T, D)
         weights = []
         for number, layer in enumerate(self.decoder):
             x, layer_weights = layer(x, memory, mask, need_weights=number in weights_of)

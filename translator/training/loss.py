@@ -43,11 +43,10 @@ class Terms(NamedTuple):
     uniform: float  # with the uniform distribution
     teacher: float  # with the teachers' mean distribution
     r_drop: float
-    sim_cut: float
 
 
 def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, real: Tensor | None = None, passes: int = 1,
-                            bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0, sim_cut: float = 0.0,
+                            bias: Tensor | None = None, smoothing: float = 0.0, r_drop: float = 0.0,
                             teachers: Sequence[Projection] = (), distillation: float = 0.0,
                             sample: int = 0) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed cross-entropy of softmax(hidden weight^T + bias), and the plain one, summed over N tokens.
@@ -58,8 +57,6 @@ def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, 
     passes=2: hidden (2 N, D) holds two passes over the same tokens, one after the other. Both results are then their means,
     and r_drop times the mean of KL(p1 || p2) and KL(p2 || p1), halved like the rest, is added to the loss
     (R-Drop: Liang et al. 2021, https://arxiv.org/abs/2106.14448, section 2.1, whose loss is the sum over both passes).
-    With sim_cut both results are the first pass's, and sim_cut times KL(p1 || p2) is added to the loss
-    (SimCut: Gao et al. 2022, https://arxiv.org/abs/2206.02368, section 3.1). Gradients go through p1 and p2.
 
     teachers: the loss is 1 - distillation times the smoothed one, plus distillation times the cross-entropy with the mean of
     their distributions (Kim and Rush 2016, https://arxiv.org/abs/1606.07947, section 3.1).
@@ -78,11 +75,10 @@ def projected_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, 
         weight, bias, targets = weight.index_select(0, words), None if bias is None else bias[words], numbers[targets]
         teachers = [Projection(h, w.index_select(0, words), None if b is None else b[words]) for h, w, b in teachers]
     learned = distillation if teachers else 0.0
-    terms = Terms((1 - learned) * (1 - smoothing), (1 - learned) * smoothing, learned, r_drop, sim_cut)
+    terms = Terms((1 - learned) * (1 - smoothing), (1 - learned) * smoothing, learned, r_drop)
     loss, nll = _ProjectedCrossEntropy.apply(
         of_passes, weight, bias, targets, real, word_weights, teachers, terms, matmul_dtype(hidden), needs_gradient)
-    scored = 1 if sim_cut else passes
-    return loss / scored, nll.detach() / scored
+    return loss / passes, nll.detach() / passes
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -107,18 +103,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         of_teachers = [(h, *_prepared(w, b, log_weights, dtype)) for h, w, b in teachers]
         counted = real[:, None].to(hidden.dtype)
         hidden = hidden * counted  # the others add nothing
-        scored = 1 if terms.sim_cut else len(hidden)  # passes whose likelihood counts
         # No matrix products: autocast would run them in half precision, whose numbers end at 65,504.
-        sum_of_hidden = hidden[:scored].sum((0, 1), dtype=torch.float32)
+        sum_of_hidden = hidden.sum((0, 1), dtype=torch.float32)
         uniform_word = (uniform[:, None] * weight).sum(0)
         loss = -(sum_of_hidden * uniform_word).sum()
         if bias is not None:
-            loss -= scored * real.sum() * (uniform * bias).sum()
-        uniform_words = F.pad(uniform_word.expand(scored, 1, -1), (0, 0, 0, 0, 0, len(hidden) - scored))
+            loss -= len(hidden) * real.sum() * (uniform * bias).sum()
         nll = torch.zeros((), device=hidden.device)
         hidden_gradient = torch.empty_like(hidden) if needs_gradient else None
         weight_gradient = -uniform[:, None] * sum_of_hidden if needs_gradient else None
-        bias_gradient = None if bias is None else -scored * real.sum() * uniform
+        bias_gradient = None if bias is None else -len(hidden) * real.sum() * uniform
         rows = len(hidden) + len(teachers)
         tokens_at_once = max(1, TOKENS_AT_ONCE.get(hidden.device.type, 2**10) // rows)
         softmaxes_at_once = max(1, SOFTMAXES_AT_ONCE.get(hidden.device.type, tokens_at_once) // rows)
@@ -140,7 +134,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 loss += loss_of_part
                 nll += nll_of_part
             if hidden_gradient is not None and weight_gradient is not None:
-                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform_words) * counted[chunk]
+                hidden_gradient[:, chunk] = ((logits @ words)[:, :tokens] - uniform_word) * counted[chunk]
                 weight_gradient += (logits.flatten(0, 1).T @ h.flatten(0, 1))[: len(weight)]
                 if bias_gradient is not None:
                     bias_gradient += (of_words * counted[chunk].to(dtype)).sum((0, 1), dtype=torch.float32)
@@ -174,26 +168,24 @@ def _gradients_in_place(logits: Tensor, targets: Tensor, real: Tensor, taught: T
     taught (K, N, V): the logits of K teachers.
     """
     scores = logits.float()
-    scored = 1 if terms.sim_cut else len(logits)
-    targets = targets[:, None].expand(scored, -1, -1)
+    targets = targets[:, None].expand(len(logits), -1, -1)
     p = scores.softmax(-1)
     # log p = score - log_normaliser, taken at the likeliest word, whose p never underflows.
     log_normaliser = scores.amax(-1) - p.amax(-1).log()
-    nll = ((log_normaliser[:scored] - scores[:scored].gather(-1, targets)[..., 0]) * real).sum()
-    loss = terms.target * nll + terms.uniform * (log_normaliser[:scored] * real).sum()
-    if len(logits) == 2 and (weight := terms.r_drop or terms.sim_cut):
+    nll = ((log_normaliser - scores.gather(-1, targets)[..., 0]) * real).sum()
+    loss = terms.target * nll + terms.uniform * (log_normaliser * real).sum()
+    if len(logits) == 2 and terms.r_drop:
         log_ratio = scores[0] - scores[1] - (log_normaliser[0] - log_normaliser[1])[:, None]
-        divergence, gradients = (_disagreement if terms.r_drop else _divergence)(p[0], p[1], log_ratio)
-        loss += weight * divergence
-        p[scored:] = 0
+        divergence, gradients = _disagreement(p[0], p[1], log_ratio)
+        loss += terms.r_drop * divergence
         for p_of_pass, gradient in zip(p, gradients, strict=True):
-            p_of_pass.add_(gradient, alpha=weight)
+            p_of_pass.add_(gradient, alpha=terms.r_drop)
     if terms.teacher:
         q = taught.float().softmax(-1).mean(0)
-        of_words = scores[:scored] if log_weights is None else scores[:scored] - log_weights
-        loss += terms.teacher * ((log_normaliser[:scored] - (q * of_words).sum(-1)) * real).sum()
-        p[:scored].sub_(q, alpha=terms.teacher)
-    p[:scored].scatter_add_(-1, targets, p.new_full((1, 1, 1), -terms.target).expand_as(targets))
+        of_words = scores if log_weights is None else scores - log_weights
+        loss += terms.teacher * ((log_normaliser - (q * of_words).sum(-1)) * real).sum()
+        p.sub_(q, alpha=terms.teacher)
+    p.scatter_add_(-1, targets, p.new_full((1, 1, 1), -terms.target).expand_as(targets))
     logits.copy_(p)
     return loss, nll
 
@@ -209,13 +201,6 @@ def _disagreement(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tu
     gradient1.addcmul_(p1, 1 - kl1).sub_(p2)
     gradient2.addcmul_(p2, 1 - kl2).sub_(p1)
     return 0.5 * (kl1 + kl2).sum(), (gradient1.mul_(0.5), gradient2.mul_(0.5))
-
-
-def _divergence(p1: Tensor, p2: Tensor, log_ratio: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return KL(p1 || p2) alone, as `_disagreement` does."""
-    gradient1 = p1 * log_ratio
-    kl = gradient1.sum(-1, keepdim=True)
-    return kl.sum(), (gradient1.addcmul_(p1, kl, value=-1), p2 - p1)
 
 
 class Sample(NamedTuple):

@@ -27,8 +27,8 @@ from translator.model.transformer import Transformer
 from translator.runtime.console import log
 from translator.runtime.device import Precision, advise_when_out_of_memory
 from translator.runtime.distributed import full_tensor, shard_module, sum_over_processes, world_size
-from translator.runtime.seeds import random_fractions, seed_thread
-from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from translator.runtime.seeds import seed_thread
+from translator.text.tokenizer import PAD_ID
 from translator.training.alignment import guidance, guided_head
 from translator.training.cuda_graphs import Recordings, Work
 from translator.training.loss import projected_cross_entropy
@@ -42,8 +42,6 @@ T = TypeVar("T")
 LEAST_POSITIONS, MOST_THREADS = 2**9, 8
 # On a GPU lengths are padded to a multiple of this, so that batches have few shapes to capture CUDA graphs of.
 LENGTHS_TOGETHER = 4
-# The share of tokens that SimCut cuts (Gao et al. 2022, section 4.3: best of 0 to 20 %).
-CUT = 0.05
 
 
 @dataclass(frozen=True)
@@ -261,13 +259,12 @@ class _Loss(nn.Module):
         lexicon, teacher = (self.lexicon, self.teacher) if training else (None, None)
         hidden, weights = self.model.hidden_and_weights(
             source.repeat(encodings, 1), target_in.repeat(passes, 1), None if real is None else real.repeat(passes, 1),
-            weights_of=() if lexicon is None else self.guided.layers,
-            kept=(_kept(source), _kept(target_in)) if self.config.sim_cut and training else (None, None))
+            weights_of=() if lexicon is None else self.guided.layers)
         targets = target_out.flatten() if real is None else target_out[real]
         loss, nll = projected_cross_entropy(
             hidden, self.model.output.weight, targets, real=targets != PAD_ID if real is None else None, passes=passes,
             bias=self.model.output.bias, smoothing=self.config.label_smoothing, r_drop=self.config.r_drop,
-            sim_cut=self.config.sim_cut, distillation=self.config.distillation,
+            distillation=self.config.distillation,
             teachers=() if teacher is None else teacher.projections(source, target_in, real),
             sample=self.config.sampled_softmax if training else 0)
         if lexicon is not None:
@@ -278,14 +275,6 @@ class _Loss(nn.Module):
             loss = loss + self.config.span_penalty * spans.mean() * (targets != PAD_ID).sum()
         return loss, nll
 
-
-def _kept(ids: Tensor) -> Tensor:
-    """Return what SimCut keeps of a batch (B, T): all tokens in the first pass, a random 95 % in the second, (2 B, T).
-
-    The ends of sentences stay, as in the authors' code.
-    """
-    cut = (random_fractions(ids.numel(), ids.device).view(ids.shape) < CUT) & (ids != BOS_ID) & (ids != EOS_ID)
-    return 1 - torch.cat([torch.zeros_like(cut), cut]).float()
 
 
 class Threads:

@@ -54,10 +54,9 @@ def example() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("options", [
     {}, {"smoothing": 0.2}, {"smoothing": 0.2, "r_drop": 2.0}, {"smoothing": 0.2, "bias": torch.linspace(-2, 2, 200)},
-    {"smoothing": 0.2, "sim_cut": 2.0},
     {"teachers": [Projection(torch.eye(12, 5), torch.linspace(-2, 2, 1000).sin().view(200, 5), torch.linspace(2, -2, 200))],
      "distillation": 0.7}],
-    ids=["plain", "smoothed", "R-Drop", "bias", "SimCut", "teacher"])
+    ids=["plain", "smoothed", "R-Drop", "bias", "teacher"])
 def test_larger_samples_come_closer_to_the_full_loss(options):
     hidden, weight, targets = example()
 

@@ -895,7 +895,7 @@ def test_who_leaves_waits_no_longer(trained_folder):
 
 @pytest.mark.torture
 def test_load(tmp_path, trained_folder, script):
-    """`LOAD_RUN=runs/x LOAD_TEXTS=file LOAD_CLIENTS=16 LOAD_SECONDS=60 LOAD_OPTIONS=engine=torch`: others than the tests' own."""
+    """`LOAD_RUN=runs/x LOAD_TEXTS=file LOAD_CLIENTS=16 LOAD_SECONDS=60 LOAD_OPTIONS=engine=torch`: not the tests' own."""
     run = Path(os.environ.get("LOAD_RUN", trained_folder))
     texts = Path(os.environ["LOAD_TEXTS"]).read_text().splitlines() if "LOAD_TEXTS" in os.environ else TEXTS
     clients, seconds = int(os.environ.get("LOAD_CLIENTS", "16")), float(os.environ.get("LOAD_SECONDS", "60"))

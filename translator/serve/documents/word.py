@@ -78,10 +78,13 @@ def _root(name: str, data: bytes) -> Element | None:
     """Return the root of a part that holds paragraphs; None for other parts. Raises ValueError if it is not XML."""
     if not re.fullmatch(r"word/[^/]+\.xml", name):
         return None
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     try:
-        root = etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True))
+        root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
         raise ValueError(f"{name}: not XML: {error}") from error
+    if root.getroottree().docinfo.internalDTD is not None:  # forbidden (ISO/IEC 29500-2), so every node is an element
+        raise ValueError(f"{name}: has a document type declaration")
     return root if root.tag in ROOTS else None
 
 

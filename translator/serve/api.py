@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +29,7 @@ TYPING_PAUSE = 250  # milliseconds without a key after which the page asks for a
 # English test split counts as German, and 1,647 of the 1,663 German ones do.
 SURE = 20
 MOST_WARNINGS = 20  # about a file
-MOST_PARSED = 2  # files parsed at a time: each takes memory
+MOST_PARSED = 2  # files parsed or written at a time: each takes memory
 
 
 class Api:
@@ -41,7 +42,7 @@ class Api:
         self.max_alternatives = config.search.most_outputs - 1
         self.metrics = Metrics(service.batcher)
         self.downloads = Downloads(MOST_FILES * config.max_file_bytes, config.keep_files)
-        self._parsing = asyncio.Semaphore(MOST_PARSED)
+        self._files = ThreadPoolExecutor(MOST_PARSED, "files")  # a client that leaves frees no thread before it is done
 
     async def translate(self, fields: Translation) -> dict[str, Any]:
         """Answer /translate: lists if `q` is a list, HTML if it is HTML."""
@@ -115,8 +116,8 @@ class Api:
             raise HTTPException(403, "Translation of files is disabled on this server.")
         name, content = _plain_name(fields.file.filename or ""), await fields.file.read()
         await fields.file.close()
-        async with self._parsing:
-            contents = await asyncio.to_thread(parse_file, name, content, self.config.max_file_characters)
+        run = asyncio.get_running_loop().run_in_executor
+        contents = await run(self._files, parse_file, name, content, self.config.max_file_characters)
         self._admit(fields, contents.plain, self.config.max_file_characters)
         source, target = self._served(fields.source), self._served(fields.target)
         if detected := source == "auto":
@@ -126,10 +127,8 @@ class Api:
         else:
             answers = await self.service.translate(contents.texts, [source] * len(contents.texts), target)
         texts = [texts_of(text, lines, 1, self.config.search)[0] for text, lines in zip(contents.texts, answers, strict=True)]
-        async with self._parsing:
-            written = await asyncio.to_thread(contents.write, texts)
         path = PurePosixPath(name)
-        file = File(f"{path.stem}.{target}{path.suffix}", written)
+        file = File(f"{path.stem}.{target}{path.suffix}", await run(self._files, contents.write, texts))
         url = request.url_for("download", token=self.downloads.add(file), name=quote(file.name))
         warnings = list(dict.fromkeys([*contents.warnings, *itertools.chain.from_iterable(map(warnings_of, answers))]))
         if len(warnings) > MOST_WARNINGS:

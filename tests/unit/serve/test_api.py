@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import http.client
+import io
 import json
 import math
 import os
@@ -40,9 +41,10 @@ from translator.runtime.errors import UserError
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("libretranslatepy", reason="a client is not installed: the extra `dev` has it")
 
+from fastapi import UploadFile
 from libretranslatepy import LibreTranslateAPI
 
-from translator.serve import batcher, connections
+from translator.serve import api, batcher, connections
 from translator.serve.api import Api
 from translator.serve.application import create_app
 from translator.serve.batcher import Batcher, Full
@@ -421,6 +423,25 @@ def test_a_file_that_cannot_be_translated_is_refused(server, name, content, fiel
     status, answer = server.post("/translate_file", *form)
     assert (status, list(answer)) == (400, ["error"])
     assert answer["error"].startswith(message)
+
+
+def test_files_whose_client_left_are_still_counted(monkeypatch):
+    gate, parsed = threading.Event(), []
+    monkeypatch.setattr(api, "parse_file", lambda *file: (parsed.append(file), gate.wait()))
+
+    async def work() -> None:
+        answering = Api(SimpleNamespace(batcher=None), from_hydra(ServeConfig, composed("serve")))
+        for number in range(5):
+            form = SimpleNamespace(api_key="", file=UploadFile(io.BytesIO(b"a"), filename=f"{number}.txt"))
+            asked = asyncio.ensure_future(answering.translate_file(form, None))
+            await asyncio.sleep(0.02)
+            asked.cancel()
+            await asyncio.sleep(0.02)
+        gate.set()
+        answering._files.shutdown()
+
+    asyncio.run(work())
+    assert [name for name, *_ in parsed] == ["0.txt", "1.txt"]
 
 
 def test_translated_files_wait_for_a_while_and_within_bounds():

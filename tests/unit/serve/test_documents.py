@@ -167,6 +167,20 @@ def test_word_reads_no_other_file(tmp_path):
         parse_file("a.docx", hostile.getvalue(), MOST)
 
 
+def test_work_on_word_files_is_bounded():
+    plain, bold = '<w:r><w:t xml:space="preserve">a </w:t></w:r>', "<w:rPr><w:b/></w:rPr>"
+    large = word(f"<w:p><w:r><w:rPr>{'<w:a/>' * 9_000}</w:rPr><w:t>a</w:t></w:r></w:p>")
+    many = word("<w:p><w:r>" + "<w:t>a</w:t><w:sym/>" * 1_001 + "</w:r></w:p>")
+    for content, message in ((large, "too much formatting"), (many, "more than 2,000 parts")):
+        with pytest.raises(Unanswerable, match=message):
+            parse_file("a.docx", content, MOST)
+    runs = word(f"<w:p>{plain}<w:r>{bold}" + '<w:t xml:space="preserve">dog </w:t><w:sym/>' * 900 + "</w:r></w:p>")
+    contents = parse_file("a.docx", runs, MOST)
+    [html] = [text.join([part.source for part in text.texts]) for text in contents.texts]
+    written = zipfile.ZipFile(io.BytesIO(contents.write([html]))).read("word/document.xml")
+    assert (written.count(b"<w:r>"), written.count(b"<w:b/>"), written.count(b"<w:sym/>")) == (2, 1, 900)
+
+
 def test_comments_in_word_xml_are_ignored():
     between = "<!-- c --><?pi x?>"  # in formatting, they crashed libxml2's C14N
     body = f"<w:p><w:r><w:rPr>{between}<w:b/></w:rPr>{between}<w:t>A man{between} runs.</w:t></w:r>{between}</w:p>"

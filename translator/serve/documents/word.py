@@ -5,14 +5,13 @@ Office Open XML, ISO/IEC 29500-1, section 17.3: a paragraph (w:p) holds runs (w:
 
 from __future__ import annotations
 
-import copy
 import io
 import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape, unescape
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +24,7 @@ from translator.text.html import Document, parse_html
 
 MOST_BYTES = 1 << 25  # of the archive, unpacked
 MOST_PIECES = 2_000  # of a paragraph
+MOST_FORMATTING = 10_000  # characters of tags and attributes in a w:rPr, which each piece of it gets a copy of
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 ROOTS = {f"{W}{name}" for name in ("document", "hdr", "ftr", "footnotes", "endnotes")}
@@ -55,7 +55,7 @@ def parse_docx(content: bytes, most: int) -> Contents:
     if not roots:
         raise ValueError("not a Word document")
     require_size(sum(len(text.text or "") for root in roots.values() for text in root.iter(f"{W}t")), most)
-    require_size(sum(1 for root in roots.values() for _ in root.iter(f"{W}p", f"{W}r")), most)
+    require_size(sum(1 + len(element) for root in roots.values() for element in root.iter(f"{W}p", f"{W}r")), most)
     paragraphs = [_Paragraph(element) for root in roots.values() for element in root.iter(f"{W}p")]
 
     def write(translations: Sequence[str]) -> bytes:
@@ -89,16 +89,37 @@ def _root(name: str, data: bytes) -> Element | None:
 
 
 @dataclass(frozen=True)
+class _Format:
+    """What the pieces of a run have in common: its w:rPr, and the hyperlink around it. Those that look the same are equal."""
+
+    properties: Element | None = field(compare=False)
+    link: Element | None = field(compare=False)
+    key: tuple[int, str]
+
+    @classmethod
+    def of(cls, run: Element, link: Element | None) -> _Format:
+        """Read the format of a run. Raises ValueError for one that no word processor writes."""
+        properties = run.find(f"{W}rPr")
+        children = [] if properties is None else list(properties)
+        described = [repr([_described(node) for node in child.iter()]) for child in children]
+        if sum(map(len, described)) > MOST_FORMATTING:
+            raise ValueError("a text has too much formatting")
+        seen = (text for child, text in zip(children, described, strict=True) if child.tag not in UNSEEN)
+        return cls(properties, link, (id(link), "".join(seen)))
+
+    def run(self, pieces: Iterable[Element]) -> Element:
+        """Return a run of this format, within its hyperlink."""
+        run = _around(f"{W}r", {}, *([] if self.properties is None else [_copy(self.properties)]), *pieces)
+        return _linked(run, self.link)
+
+
+@dataclass(frozen=True)
 class _Piece:
-    """A child of a run, or of the paragraph, with the hyperlink around it."""
+    """A child of a run, which has a format; or another child of the paragraph, or of a hyperlink."""
 
     element: Element
-    run: Element | None = None
-    link: Element | None = None
-
-    @property
-    def format(self) -> Element | None:
-        return None if self.run is None else self.run.find(f"{W}rPr")
+    format: _Format | None
+    link: Element | None
 
     @property
     def text(self) -> str | None:
@@ -108,26 +129,13 @@ class _Piece:
             return text if self.element.get(SPACE) == "preserve" else text.strip(" \t\r\n")
         return CHARACTERS.get(self.element.tag)
 
-    @property
-    def format_key(self) -> tuple[int, bytes]:
-        """What pieces of equal formatting have in common."""
-        form = [] if self.format is None else self.format
-        return id(self.link), b"".join(etree.tostring(child, method="c14n") for child in form if child.tag not in UNSEEN)
-
-    def written(self, text: str | None = None) -> Element:
-        """Return it, or a text of its formatting, within its run and hyperlink."""
-        element = self.element if text is None else _text(text)
-        if self.run is not None:
-            element = _around(f"{W}r", {}, *([] if self.format is None else [copy.deepcopy(self.format)]), element)
-        return element if self.link is None else _around(self.link.tag, self.link.attrib, element)
-
 
 class _Paragraph:
     """A paragraph as HTML, and back."""
 
     def __init__(self, element: Element) -> None:
         self._element = element
-        self._formats: list[_Piece] = []  # the first piece of each formatting
+        self._formats: list[_Format] = []
         self._usual = 0  # number of the formatting of most characters, which has no tag
         self._kept: list[list[_Piece]] = []
         self.document: Document = parse_html(self._html())
@@ -143,40 +151,45 @@ class _Paragraph:
         """Put a translation in the paragraph's place."""
         if not self.document.texts:
             return
-        elements = list(self._read(html))
+        elements = [
+            element for form, pieces in groupby(self._read(html), key=itemgetter(0)) for element in _written(form, pieces)]
         for child in list(self._element):
             if child.tag != f"{W}pPr":
                 self._element.remove(child)
         self._element.extend(elements)
 
-    def _read(self, html: str) -> Iterator[Element]:
-        """Yield the paragraph's new children."""
+    def _read(self, html: str) -> Iterator[tuple[_Format | None, Element]]:
+        """Yield the paragraph's new pieces, with the format of those that belong in a run."""
         number, place = self._usual, 0
         for tag in [*TAG.finditer(html), None]:
             if text := NOT_XML.sub("", unescape(html[place : tag.start() if tag else len(html)])):
-                yield self._formats[number].written(text)
+                yield self._formats[number], _text(text)
             if tag is None:
                 return
             place = tag.end()
             if tag[2] == "r":
                 number = self._usual if tag[1] else int(tag[3])
             else:
-                yield from (piece.written() for piece in self._kept[int(tag[3])])
+                yield from (
+                    (piece.format, piece.element if piece.format else _linked(piece.element, piece.link))
+                    for piece in self._kept[int(tag[3])])
 
     def _html(self) -> str:
-        if sum(1 for _ in self._element.iter(f"{W}r")) > MOST_PIECES:
+        pieces = list(_pieces(self._element))
+        if len(pieces) > MOST_PIECES:
             raise ValueError(f"a paragraph has more than {MOST_PIECES:,} parts")
         texts: list[tuple[int, str]] = []  # with the number of the formatting, -1 for a tag
-        numbers: dict[tuple[int, bytes], int] = {}
-        for group in _without_fields(_pieces(self._element)):
-            text = group[0].text if len(group) == 1 else None
-            if text is None:
-                name = "br" if group[0].element.tag in BREAKS else "x"
+        numbers: dict[_Format, int] = {}
+        for group in _without_fields(pieces):
+            piece, form = group[0], group[0].format
+            text = piece.text if len(group) == 1 else None
+            if text is None or form is None:
+                name = "br" if piece.element.tag in BREAKS else "x"
                 texts.append((-1, f'<{name} id="{len(self._kept)}"/>'))
                 self._kept.append(group)
             else:
-                number = numbers.setdefault(group[0].format_key, len(numbers))
-                self._formats += group[: number == len(self._formats)]
+                number = numbers.setdefault(form, len(numbers))
+                self._formats += [form] * (number == len(self._formats))
                 texts.append((number, escape(text, quote=False)))
         lengths = Counter[int]()
         for number, text in texts:
@@ -193,12 +206,13 @@ def _pieces(paragraph: Element) -> Iterator[_Piece]:
         link = child if child.tag == f"{W}hyperlink" else None
         for run in [child] if link is None else child:
             if run.tag == f"{W}r":
-                yield from (_Piece(part, run, link) for part in run if part.tag not in IGNORED)
+                form = _Format.of(run, link)
+                yield from (_Piece(part, form, link) for part in run if part.tag not in IGNORED)
             elif run.tag not in IGNORED:
                 yield _Piece(run, None, link)
 
 
-def _without_fields(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
+def _without_fields(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
     """Yield the pieces one by one, but a field, from its begin to its end, as one group (section 17.16.18)."""
     field: list[_Piece] = []
     depth = 0
@@ -211,6 +225,26 @@ def _without_fields(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
             field = []
     if field:  # it ends in a later paragraph
         yield field
+
+
+def _written(form: _Format | None, pieces: Iterable[tuple[_Format | None, Element]]) -> list[Element]:
+    """Return consecutive pieces as children of the paragraph; those of one format as one run."""
+    elements = [element for _, element in pieces]
+    return elements if form is None else [form.run(elements)]
+
+
+def _described(node: Element) -> tuple[object, ...]:
+    """Return what distinguishes an element; with those below it, in the order of the document, its whole tree."""
+    return node.tag, sorted(node.attrib.items()), len(node)
+
+
+def _copy(element: Element) -> Element:
+    """Copy what `_described` describes, so that its size is known."""
+    return _around(element.tag, element.attrib, *map(_copy, element))
+
+
+def _linked(element: Element, link: Element | None) -> Element:
+    return element if link is None else _around(link.tag, link.attrib, element)
 
 
 def _around(tag: str, attributes: Mapping[str, str], *children: Element) -> Element:

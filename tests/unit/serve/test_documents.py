@@ -106,6 +106,26 @@ def test_a_catalogue_gets_only_what_it_lacks():
     assert written[0].msgstr_plural == {0: "ein Hund\n", 1: "%d Hunde\n", 2: "%d Hunde\n"}
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_catalogue_changes_only_where_it_is_translated(end):
+    header = '# by me\nmsgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"no colon\\n"\n\n'
+    untranslatable = 'msgctxt "c"\nmsgid ""\nmsgstr ""\n\nmsgid "d"\nmsgid_plural ""\nmsgstr[0] ""\n\n'
+    wanting = '#, c-format\n#| msgid "x"\n{}msgctxt "c"\nmsgid "a \\"\\x\\\\"\n  "b\\n"\n{}\n#~ msgid "z"\n#~ msgstr ""\n# end'
+    text = header + untranslatable + wanting.format("", 'msgstr ""\n')
+    contents = parse_file("a.po", text.replace("\n", end).encode(), MOST)
+    assert contents.texts == ['a "\\x\\b\n']
+    expected = header + untranslatable + wanting.format("", 'msgstr ""\n"1\\"\\n"\n"2"\n').replace(
+        "#| msgid", "#, fuzzy\n#| msgid")
+    assert contents.write(['1"\n2']).decode() == expected.replace("\n", end)
+
+
+@pytest.mark.parametrize("text", [
+    'msgid "a\nmsgstr ""', 'msgid "a"', 'msgstr ""', '"a"', 'msgid "a"\nmsgid "b"\nmsgstr ""', 'msgid "a"\nmsgstr "" x', ""])
+def test_a_damaged_catalogue_is_refused(text):
+    with pytest.raises(Unanswerable, match="not a catalogue"):
+        parse_file("a.po", text.encode(), MOST)
+
+
 def test_a_catalogue_that_is_a_path_is_not_opened(tmp_path):
     (tmp_path / "secret.po").write_text(CATALOGUE)
     with pytest.raises(Unanswerable, match="not a catalogue"):

@@ -90,7 +90,7 @@ def _root(name: str, data: bytes) -> Element | None:
 
 @dataclass(frozen=True)
 class _Format:
-    """What the pieces of a run have in common: its w:rPr, and the hyperlink around it. Those that look the same are equal."""
+    """What the pieces of a run have in common: its w:rPr, and the hyperlink around it. Formats that look the same are equal."""
 
     properties: Element | None = field(compare=False)
     link: Element | None = field(compare=False)
@@ -159,7 +159,7 @@ class _Paragraph:
         self._element.extend(elements)
 
     def _read(self, html: str) -> Iterator[tuple[_Format | None, Element]]:
-        """Yield the paragraph's new pieces, with the format of those that belong in a run."""
+        """Yield the paragraph's new pieces, with its format if it belongs in a run."""
         number, place = self._usual, 0
         for tag in [*TAG.finditer(html), None]:
             if text := NOT_XML.sub("", unescape(html[place : tag.start() if tag else len(html)])):
@@ -228,7 +228,7 @@ def _without_fields(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _written(form: _Format | None, pieces: Iterable[tuple[_Format | None, Element]]) -> list[Element]:
-    """Return consecutive pieces as children of the paragraph; those of one format as one run."""
+    """Return consecutive pieces as children of the paragraph: as one run if they have a format."""
     elements = [element for _, element in pieces]
     return elements if form is None else [form.run(elements)]
 

@@ -105,7 +105,7 @@ class Api:
 
     async def measurements(self, request: Request) -> Response:
         """Answer /metrics; with a key as api_key or as a bearer token, where keys are required."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = _utf8(request.headers.get("authorization", "")).partition(" ")
         self.keys.of(token.strip() if scheme.lower() == "bearer" else request.query_params.get("api_key", ""))
         return self.metrics.response()
 
@@ -193,6 +193,14 @@ class Api:
             if amount > limit:
                 raise Unanswerable(f"Invalid request: request ({amount}) exceeds text limit ({limit})")
         key.charge(size)
+
+
+def _utf8(header: str) -> str:
+    """Return a header, which Starlette reads as Latin-1, as its client meant it."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return header
 
 
 def _plain_name(name: str) -> str:

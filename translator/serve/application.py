@@ -46,6 +46,7 @@ def create_app(api: Api) -> FastAPI:
     """Build the application that uvicorn runs."""
     app = FastAPI(
         title="translator", version=translator.__version__, openapi_url=None, docs_url=None, redoc_url=None,
+        redirect_slashes=False,  # the address would come from an unchecked Host
         dependencies=[Depends(known_hosts((api.config.host, *api.config.hosts)))])
     _add_posts(app, api)
     gets = {"/languages": api.languages, "/frontend/settings": api.settings, "/health": api.health}

@@ -123,7 +123,7 @@ def known_origins(origins: Sequence[str]) -> Check:
     async def check(request: Request) -> None:
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         if site is None:
-            own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+            own = origin is None or origin.partition("://")[2] == request.headers.get("host")
         else:
             own = site in ("none", "same-origin")
         if not own and "*" not in origins and origin not in origins:

@@ -79,9 +79,10 @@ class Keys:
         keys: dict[str, Key] = {}
         for number, line in enumerate(lines, 1):
             if match := LINE.fullmatch(line.strip()):
-                limits = dict(word.split("=", 1) for word in match["limits"].split())
-                if not all(re.fullmatch("[1-9][0-9]{0,11}", limit) for limit in limits.values()):
-                    raise UserError(f"keys={file}, line {number}: wrong limit. Write requests=N or characters=N, "
+                words = match["limits"].split()
+                limits = dict(word.split("=", 1) for word in words)
+                if len(limits) < len(words) or not all(re.fullmatch("[1-9][0-9]{0,11}", limit) for limit in limits.values()):
+                    raise UserError(f"keys={file}, line {number}: wrong limit. Write requests=N or characters=N once, "
                                     "whole numbers a minute, behind the key.")
                 if match["key"] in keys:
                     raise UserError(f"keys={file}, line {number}: duplicate key. Remove one.")

@@ -121,6 +121,11 @@ class _Reader(HTMLParser):
     def handle_pi(self, data: str) -> None:
         self._note("point")
 
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Take `<![` for a comment to the next `>`, as HTML has it, where the base class expects SGML."""
+        return super().parse_marked_section(i, report) if self.rawdata.startswith("<![CDATA[", i) else (
+            self.parse_bogus_comment(i, report))
+
     def unknown_decl(self, data: str) -> None:
         self._note("point")
 

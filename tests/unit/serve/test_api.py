@@ -612,6 +612,7 @@ def test_other_paths(server):
             server.get(path)
         assert caught.value.code == 404
         assert list(json.load(caught.value)) == ["error"]
+    assert server.post("/translate/", WHOLE, Host="evil.example")[0] == 404  # no redirect to another host
     for method, path, allowed in (("GET", "/translate", "POST"), ("DELETE", "/languages", "GET"), ("POST", "/", "GET")):
         with contextlib.closing(http.client.HTTPConnection(server.host, server.port)) as connection:
             connection.request(method, path)
@@ -653,7 +654,7 @@ def test_keys_and_origins(server, trained_folder, tmp_path):
     assert from_page_of(server, server.url, "same-origin") == 200
     assert from_page_of(server, "https://example.org", "cross-site") == 403
     assert from_page_of(server, server.url) == 200
-    assert from_page_of(server, "http://example.org") == 403
+    assert {from_page_of(server, origin) for origin in ("http://example.org", "http://[", "null", "")} == {403}
     with serving(
             tmp_path / "log", f"run={trained_folder}", f"keys={tmp_path / 'keys'}", "origins=[https://example.org]") as keyed:
         assert allowed(keyed, "https://example.org") == "https://example.org"
@@ -670,7 +671,9 @@ def test_keys_and_origins(server, trained_folder, tmp_path):
         for path in ("/metrics", "/metrics?api_key=Sesame"):
             with pytest.raises(urllib.error.HTTPError, match="40[03]"):
                 keyed.get(path)
-        for path, headers in (("/metrics?api_key=sesame", {}), ("/metrics", {"Authorization": "Bearer sesame"})):
+        keys = ("sesame", "öffne dich", "öffne dich".encode().decode("latin-1"))  # clients write Latin-1 or UTF-8
+        bearers = [("/metrics", {"Authorization": f"Bearer {key}"}) for key in keys]
+        for path, headers in (("/metrics?api_key=sesame", {}), *bearers):
             with urllib.request.urlopen(urllib.request.Request(keyed.url + path, headers=headers)) as response:
                 assert b"translator_requests_total" in response.read()
         assert keyed.post("/translate_file", *multipart("a.txt", b"a", source="en", target="de"))[0] == 400

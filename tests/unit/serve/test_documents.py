@@ -60,9 +60,9 @@ msgstr ""
 """
 
 
-def word(body: str, **others: str) -> bytes:
+def word(body: str, packing: int = zipfile.ZIP_DEFLATED, **others: str) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", packing) as archive:
         archive.writestr("word/document.xml", f'<w:document xmlns:w="{W[1:-1]}"><w:body>{body}</w:body></w:document>')
         for name, text in others.items():
             archive.writestr(name, text)
@@ -104,6 +104,16 @@ def test_a_catalogue_gets_only_what_it_lacks():
     assert [(entry.msgstr, entry.fuzzy) for entry in written] == [
         ("", True), ("Katze", False), ("Ratte?", True), ("Pferd", True), ("", False)]
     assert written[0].msgstr_plural == {0: "ein Hund\n", 1: "%d Hunde\n", 2: "%d Hunde\n"}
+
+
+@pytest.mark.parametrize("number", ["2\n", ""])
+def test_a_cue_ends_where_the_next_begins(number):
+    text = f"1\n00:00:01,000 --> 00:00:02,000\nIn\n1999\n{number}00:00:03,000 --> 00:00:04,000\nSee\n"
+    text = text if number else text.replace("1999", "Rome")
+    contents = parse_file("a.srt", text.encode(), MOST)
+    assert contents.texts == ["In 1999" if number else "In Rome", "See"]
+    assert contents.write(["Im Jahr 1999", "Sieh"]).decode() == text.replace("In\n", "Im Jahr\n").replace(
+        "See", "Sieh").replace("Rome", "1999")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -170,6 +180,8 @@ def test_word_fields_and_insertions_stay_and_are_warned_of():
     ("a.exe", b"", "format not supported"), ("docx", b"", "format not supported"), ("a.txt", b"\xff", "not UTF-8"),
     ("a.html", b"a" * (MOST + 1), "exceeds text limit"), ("a.srt", b"hello", "no subtitles"), ("a.docx", b"PK", "not a Word"),
     ("a.docx", word("<w:p>" * 2_000 + "</w:p>" * 2_000), "not XML"), ("a.docx", word("<w:p/>" * 10_001), "exceeds text limit"),
+    ("a.docx", word("", zipfile.ZIP_LZMA)[:60] + b"\xff" * 10 + word("", zipfile.ZIP_LZMA)[70:],
+     "not a Word"),
     ("a.docx", word("", **{"word/a.bin": "a" * MOST_BYTES}), "when unpacked"), ("a.docx", word("<"), "not XML")],
     ids=lambda value: value if isinstance(value, str) else "")
 def test_files_that_cannot_be_read_are_refused(name, content, message):
@@ -206,4 +218,5 @@ def test_comments_in_word_xml_are_ignored():
     body = f"<w:p><w:r><w:rPr>{between}<w:b/></w:rPr>{between}<w:t>A man{between} runs.</w:t></w:r>{between}</w:p>"
     contents = parse_file("a.docx", word(body), MOST)
     assert contents.plain == ["A man runs."]
+    assert parse_file("a.docx", word(body.replace("<w:p>", "<w:p xmlns:q='not/absolute'>")), MOST).plain == contents.plain
     assert paragraphs(contents.write(["Ein Mann rennt."])) == [[("Ein Mann rennt.", True)]]

@@ -55,7 +55,8 @@ def test_keys_are_read_with_their_limits(tmp_path):
 
 @pytest.mark.parametrize(("text", "message"), [
     ("", "holds no key"), ("\n \n", "holds no key"), ("a requests=many", "line 1: wrong limit"),
-    ("a\nb characters=0", "line 2: wrong limit"), ("a requests=1.5", "wrong limit"),
+    ("a\nb characters=0", "line 2: wrong limit"),
+    ("a characters=5 characters=6", "line 1: wrong limit"), ("a requests=1.5", "wrong limit"),
     ("a\nb\na requests=1", "line 3: duplicate")])
 def test_a_wrong_line_of_keys_is_named(tmp_path, text, message):
     (tmp_path / "keys").write_text(text)

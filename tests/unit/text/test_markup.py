@@ -15,7 +15,7 @@ FRAGMENTS = (
     "Hello", "tea", "ü", "7", " ", "  ", "\n", ",", ".", "<", ">", "&", "&amp;", "&lt;", "&nbsp;", "\xa0", "&#39;",
     "&quot", "'", '"', "<b>", "</b>", '<a href="x>y">', "</a>", "<I>", "</i >", "<br>", "<br/>", "<p>", "</p>", "<li>",
     "</li>", "</div>", "<div class=notranslate>", "<span translate='no'>", "</span>", "<code>", "</code>", "<pre>",
-    "</pre>", "<script>", "</script>", "<style>", "<!-- c -->", "<!--", "<!DOCTYPE html>", "<?x y?>", "<![CDATA[z]]>",
+    "</pre>", "<script>", "</script>", "<style>", "<!-- c -->", "<!--", "<!DOCTYPE html>", "<?x y?>", "<![CDATA[z]]>", "<![",
     "<img alt='a'>", "<x id=1/>", "</x>", "<b", "</", "@tom", "\U000f0000", "\x00", "\r\n")
 TIDY = (
     "Hello", "tea", "drinks", " ", "&amp;", "&lt;", "&nbsp;", "<b>", "</b>", "<i>", "</i>", "<p>", "</p>", "<br>", "<!-- c -->",
@@ -50,6 +50,8 @@ def test_html_comes_back_byte_for_byte(html):
     ("<title>A &amp; b</title>", ["A & b"]),
     ("1.50 | &nbsp; | 12", []),
     ("yes <div no", ["yes"]),
+    ("yes <![ no", ["yes"]),
+    ("yes <![if x]><b>yes</b><![endif]> <![CDATA[ > no ]]> yes", ["yes yes  yes"]),
     ("<p class=notranslate>no<p>yes", ["yes"]),
     ("<p><code>no<p>yes", ["yes"])])
 def test_the_texts_of_html(html, texts):

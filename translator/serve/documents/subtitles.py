@@ -37,7 +37,7 @@ def _parts(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         number += 1
         if not TIMES.match(lines[number - 1]):
             continue
-        end = next((i for i in range(number, len(lines)) if not lines[i].strip()), len(lines))
+        end = _end(lines, number)
         text = "".join(lines[number:end])
         style = STYLE.match(text).end()  # type: ignore[union-attr]  # it may match nothing
         kept += text[:style]
@@ -46,6 +46,16 @@ def _parts(lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             kept = ""
         number = end
     yield kept, []
+
+
+def _end(lines: Sequence[str], start: int) -> int:
+    """Return the number after a cue's lines: of an empty line or, where that is lacking, of the next cue."""
+    for number in range(start, len(lines)):
+        if not lines[number].strip():
+            return number
+        if TIMES.match(lines[number]):
+            return number - (number > start and lines[number - 1].strip().isdecimal())
+    return len(lines)
 
 
 def _speeches(lines: Sequence[str]) -> Iterator[list[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,13 +43,7 @@ def parse_docx(content: bytes, most: int) -> Contents:
 
     Text in fields, tracked changes and inline content controls stays. Raises ValueError for other files.
     """
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(content))
-        if sum(part.file_size for part in archive.infolist()) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES:,} bytes when unpacked")
-        parts = {part: archive.read(part) for part in archive.infolist()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError) as error:  # or encrypted
-        raise ValueError(f"not a Word document: {error}") from error
+    parts = _unpack(content)
     roots = {part: root for part, data in parts.items() if (root := _root(part.filename, data)) is not None}
     if not roots:
         raise ValueError("not a Word document")
@@ -72,6 +65,19 @@ def parse_docx(content: bytes, most: int) -> Contents:
     left = any(paragraph.has_other_text for paragraph in paragraphs)
     warning = "text in fields, tracked changes or content controls is not translated"
     return Contents([paragraph.document for paragraph in paragraphs], write, (warning,) if left else ())
+
+
+def _unpack(content: bytes) -> dict[zipfile.ZipInfo, bytes]:
+    """Return the parts of an archive. Raises ValueError if they are too large, or not an archive."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        size = sum(part.file_size for part in archive.infolist())
+        parts = {part: archive.read(part) for part in archive.infolist()} if size <= MOST_BYTES else {}
+    except Exception as error:  # of many kinds, from zipfile and each of its ways to unpack
+        raise ValueError(f"not a Word document: {error}") from error
+    if size > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes when unpacked")
+    return parts
 
 
 def _root(name: str, data: bytes) -> Element | None:

@@ -20,7 +20,18 @@ from translator.serve.downloads import MOST_FILES, Downloads, File
 from translator.serve.fields import Details, Detection, Fields, FileTranslation, Translation
 from translator.serve.keys import Keys
 from translator.serve.metrics import Metrics
-from translator.serve.service import Answers, Service, Text, Unanswerable, served_code, texts_of, untouched, warnings_of
+from translator.serve.service import (
+    Answers,
+    Service,
+    Text,
+    Unanswerable,
+    served_code,
+    texts_of,
+    unsupported,
+    untouched,
+    warnings_by_line,
+    warnings_of,
+)
 from translator.text.html import parse_html
 from translator.text.language import name_of
 
@@ -130,7 +141,8 @@ class Api:
         path = PurePosixPath(name)
         file = File(f"{path.stem}.{target}{path.suffix}", await run(self._files, contents.write, texts))
         url = request.url_for("download", token=self.downloads.add(file), name=quote(file.name))
-        warnings = list(dict.fromkeys([*contents.warnings, *itertools.chain.from_iterable(map(warnings_of, answers))]))
+        about = itertools.chain.from_iterable(map(warnings_by_line, contents.texts, answers))
+        warnings = list(dict.fromkeys([*contents.warnings, *about]))
         if len(warnings) > MOST_WARNINGS:
             warnings[MOST_WARNINGS:] = [f"{len(warnings) - MOST_WARNINGS} more warnings"]
         return {"translatedFileUrl": str(url)} | ({"warnings": warnings} if warnings else {})
@@ -158,7 +170,7 @@ class Api:
         """Return the target if the text clearly is in it, else the likeliest of its sources, or the only one."""
         sources = [source for source, other in self.service.translators if other == target]
         if not sources:
-            raise Unanswerable(f"{target} is not supported")
+            raise unsupported(target, sorted({other for _, other in self.service.translators}))
         ranked = await self.service.detect(text)
         if ranked[0]["language"] == target and ranked[0]["confidence"] >= SURE:
             return ranked[0]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import HTTPException, Request, UploadFile
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import ErrorDetails
 from starlette.datastructures import ImmutableMultiDict
 from starlette.types import Message
 
 from translator.inference.terminology import Terminology
 
 MOST_FIELDS = 1000  # of a form
+TYPES = {
+    "string_type": "must be text", "int_parsing": "must be a whole number", "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number", "dict_type": "must be an object, or lines of a term, a tab and its translation"}
 
 
 def _require_unicode(text: str) -> str:
@@ -50,7 +56,7 @@ class Detection(Fields):
 
 
 class Translation(Fields):
-    """The fields of /translate, which /details has too."""
+    """The fields of /translate, which /details has too, except other formats than text."""
 
     q: Annotated[Unicode | list[Unicode], Field(description="Text, or a list of texts")]
     source: Annotated[Language, Field(description="Language code of the text; auto: detect it")]
@@ -79,6 +85,7 @@ class Translation(Fields):
 class Details(Translation):
     """The fields of /details."""
 
+    format: SkipJsonSchema[Unicode] = "text"  # the only one
     others: Annotated[int, Field(ge=0, le=20, description="Likeliest other tokens to return at each place")] = 0
 
 
@@ -108,10 +115,17 @@ async def read_fields(request: Request, model: type[FieldsT], max_bytes: int) ->
     try:
         return model.model_validate(await _values(Request(request.scope, bounded), max_bytes))
     except ValidationError as error:
-        first = error.errors()[0]
-        name = first["loc"][0]
-        problem = f"missing {name} parameter" if first["type"] == "missing" else f"{name} parameter: {first['msg']}"
-        raise HTTPException(400, f"Invalid request: {problem}") from error
+        raise HTTPException(400, f"Invalid request: {_problem(error.errors()[0])}") from error
+
+
+def _problem(error: ErrorDetails) -> str:
+    """Say what is wrong with a field, in the terms of JSON rather than of Python."""
+    name, kind = error["loc"][0], error["type"]
+    if kind == "missing":
+        return f"missing {name} parameter (absent or empty)"
+    if kind == "value_error":
+        return f"{name} parameter: {error['ctx']['error']}"
+    return f"{name} parameter: " + TYPES.get(kind, re.sub(r"^\w+ should ", "must ", error["msg"]))
 
 
 async def _values(request: Request, max_bytes: int) -> dict[str, Any]:

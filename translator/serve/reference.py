@@ -18,10 +18,18 @@ from translator.serve.fields import Details, Detection, Fields, FileTranslation,
 
 JSON, FORM, FILE = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 TEXT = "I like tea."
+WARNING = "this looks like French; this model reads English"
 STATUSES = {
-    400: "A field is missing, wrong or too long; the language is not served; no API key", 403: "Wrong API key, origin or Host",
-    413: "The body is too large", 429: "A limit of the API key; Retry-After has the seconds to wait",
-    503: "Too much waits already; Retry-After has the seconds to wait", 504: "The answer took too long"}
+    400: "A field is missing, wrong or too long; the language is not served; no API key",
+    403: "Wrong API key, origin or Host",
+    404: "Unknown path, or a file that is no longer kept",
+    405: "Wrong method; Allow has the right one",
+    413: "The body is too large",
+    429: "A limit of the API key; Retry-After has the seconds to wait",
+    500: "The model or the server failed",
+    503: "Too much waits already; Retry-After has the seconds to wait",
+    504: "The answer took too long",
+}
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,13 @@ def _operations(source: str, target: str) -> dict[str, Operation]:
     asked = {"q": TEXT, "source": source, "target": target}
     tea = {"text": "Tea", "log_probability": -0.1, "attention": [0.9, 0.1]}
     return {
-        "/translate": Operation("Translate a text or a list of texts", {"translatedText": "Ich mag Tee."}, Translation, asked),
+        "/translate": Operation(
+            "Translate a text or a list of texts; warnings only where there are any",
+            {"translatedText": "Ich mag Tee.", "warnings": [WARNING]}, Translation, asked),
         "/translate_file": Operation(
             f"Translate a file ({' '.join(FORMATS)}), and return the address to download it from, once",
-            {"translatedFileUrl": "http://.../download_file/.../letter.docx"}, FileTranslation,
+            {"translatedFileUrl": f"http://.../download_file/.../letter.{target}.docx", "warnings": [f"{TEXT!r}: {WARNING}"]},
+            FileTranslation,
             {"file": "letter.docx", "source": source, "target": target}),
         "/download_file/{token}/{name}": Operation("Return a translated file, which is then removed", "...", kind="*/*"),
         "/detect": Operation(
@@ -50,7 +61,8 @@ def _operations(source: str, target: str) -> dict[str, Operation]:
         "/languages": Operation("List the languages", [{"code": source, "name": "...", "targets": [target]}]),
         "/details": Operation(
             "Translate, with scores, tokens and attention of each sentence",
-            {"texts": [[[{"source": ["I", " like"], "translations": [{"text": "...", "score": -0.2, "tokens": [tea]}]}]]]},
+            {"texts": [[[{"source": ["I", " like"], "translations": [{"text": "...", "score": -0.2, "tokens": [tea]}],
+                         "warnings": [WARNING]}]]]},
             Details, asked),
         "/frontend/settings": Operation("Return limits and settings", {"charLimit": 10_000, "keyRequired": False}),
         "/health": Operation("Say that the server works", {"status": "ok", "waiting": 0, "sentences": 9, "batches": 2}),
@@ -64,6 +76,9 @@ def described(path: str, api: Api) -> dict[str, Any]:
     if operation.fields is not None:
         example = (operation.example or {}) | ({"api_key": "YOUR-KEY"} if api.keys else {})
         schema = operation.fields.model_json_schema()
+        if alternatives := schema["properties"].get("alternatives"):
+            alternatives |= {"maximum": api.max_alternatives,
+                             "description": f"{alternatives['description']}, at most {api.max_alternatives}"}
         kinds = [FILE] if operation.fields is FileTranslation else [JSON, FORM]
         extra["requestBody"] = {"required": True, "content": {kind: {"schema": schema, "example": example} for kind in kinds}}
     answer = {"description": "Answer", "content": {operation.kind: {"example": operation.answer}}}

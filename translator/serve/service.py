@@ -28,11 +28,17 @@ from translator.text.markup import Markup, strip_tags
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 DECIMALS = 3  # of the numbers sent
+BEGINNING = 40  # characters of a line in a warning
 LEAST = 1e-30  # probability that is sent: JSON has no -infinity
 
 
 class Unanswerable(Exception):
     """A request that cannot be answered; the message says why."""
+
+
+def unsupported(code: str, languages: Sequence[str]) -> Unanswerable:
+    """Build the error for a language that is not among those served."""
+    return Unanswerable(f"{code} is not supported. Use one of {', '.join(languages)}")
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Service:
         """Split a text into lines, or a document into its texts, and these into sentences to search for."""
         for code in (kind.source, kind.target):
             if code not in self.codes:
-                raise Unanswerable(f"{code} is not supported")
+                raise unsupported(code, self.codes)
         translator = self.translators.get((kind.source, kind.target))
         if translator is None:
             raise Unanswerable(f"{name_of(kind.target)} ({kind.target}) is not available as a target language from "
@@ -162,11 +168,25 @@ def warnings_of(lines: Answers) -> list[str]:
     return list(dict.fromkeys(warning for line in lines for answer in line for warning in answer.translation.warnings))
 
 
+def warnings_by_line(text: Text, lines: Answers) -> list[str]:
+    """Return the warnings about a text's translation, with the beginning of the line that each is about."""
+    beginnings = ((line if isinstance(line, str) else line.plain).strip()[:BEGINNING] for line in _lines(text))
+    return [f"{beginning!r}: {warning}" for beginning, line in zip(beginnings, lines, strict=True)
+            for warning in warnings_of([line])]
+
+
 def _join(text: Text, translations: Sequence[str]) -> str:
     if isinstance(text, Document):
         return text.join(translations)
-    ends = ("\r" if line.endswith("\r") else "" for line in text.split("\n"))
-    return "\n".join(translation + end for translation, end in zip(translations, ends, strict=True))
+    return "\n".join(map(_spaced, text.split("\n"), translations))
+
+
+def _spaced(line: str, translation: str) -> str:
+    """Return a line's translation with the spaces around the line."""
+    if not line.strip():
+        return line
+    before, _, after = line.partition(line.strip())
+    return before + translation.strip() + after
 
 
 def untouched(text: Text) -> Answers:

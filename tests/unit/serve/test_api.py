@@ -307,7 +307,8 @@ def test_line_breaks_and_spaces_stay(server):
     assert [bool(line.strip()) for line in lines] == [False, True, False, True, False]
     assert lines[1].endswith("\r")
     assert lines[2] == "\r"
-    assert server.post("/translate", {"q": "  ", "source": "en", "target": "de"}) == (200, {"translatedText": ""})
+    assert re.match(r" \S", lines[3])
+    assert server.post("/translate", {"q": "  ", "source": "en", "target": "de"}) == (200, {"translatedText": "  "})
 
 
 def test_forms_and_addresses_bring_fields_too(server):
@@ -411,6 +412,12 @@ def test_a_file_is_translated_and_downloaded_once(server, by_command_line):
             urllib.request.urlopen(url)
 
 
+def test_warnings_about_a_file_name_the_line(server):
+    form = multipart("a.txt", f"{TEXTS[0]}\n  Demain matin, nous irons au marché.".encode(), source="en", target="de")
+    assert server.post("/translate_file", *form)[1]["warnings"] == [
+        "'Demain matin, nous irons au marché.': this looks like French; this model reads English"]
+
+
 @pytest.mark.parametrize(("name", "content", "fields", "message"), [
     ("a.exe", b"", {}, "Invalid request: file format not supported"),
     ("a.txt", b"", {"target": ""}, "Invalid request: missing target"),
@@ -468,6 +475,11 @@ def test_the_reference_names_every_path_and_loads_nothing(server):
     assert all(f'id="{path}"' in page for path in spec["paths"])
     body = spec["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"]["required"] == ["q", "source", "target"]
+    assert body["schema"]["properties"]["alternatives"]["maximum"] == 4
+    details = spec["paths"]["/details"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(body["schema"]["properties"]) - set(details["properties"]) == {"format"}
+    assert "letter.de.docx&#34;" in page
+    assert all(f'<th scope="row">{status}</th>' in page for status in (400, 403, 404, 405, 413, 429, 500, 503, 504))
     assert headers["Content-Security-Policy"].startswith("default-src 'none'")
     assert set(re.findall(r'(?:src|href)="([^"#]+)"', page)) == {"icon.svg", "reference.css", ".", "spec"}
     assert "<script" not in page
@@ -553,24 +565,24 @@ BEGUN = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicati
 WHOLE = {"q": "a", "source": "en", "target": "de"}
 REFUSED = [
     ({"source": "en", "target": "de"}, 400, "Invalid request: missing q parameter"),
-    ({"q": "", "source": "en", "target": "de"}, 400, "Invalid request: missing q parameter"),
+    ({"q": "", "source": "en", "target": "de"}, 400, "Invalid request: missing q parameter (absent or empty)"),
     ({"q": "a", "target": "de"}, 400, "Invalid request: missing source parameter"),
     ({"q": "a", "source": "en", "target": None}, 400, "Invalid request: missing target parameter"),
-    (WHOLE | {"target": "xx"}, 400, "xx is not supported"),
+    (WHOLE | {"target": "xx"}, 400, "xx is not supported. Use one of de, en"),
     (WHOLE | {"source": "xx"}, 400, "xx is not supported"),
     (WHOLE | {"target": "en"}, 400, "English (en) is not available as a target language from English (en)"),
-    (WHOLE | {"source": "auto", "target": "xx"}, 400, "xx is not supported"),
+    (WHOLE | {"source": "auto", "target": "xx"}, 400, "xx is not supported. Use one of de, en"),
     (WHOLE | {"format": "rtf"}, 400, "rtf format is not supported"),
     (WHOLE | {"alternatives": 99}, 400, "Invalid request: alternatives parameter must be <= 4"),
-    (WHOLE | {"alternatives": -1}, 400, "Invalid request: alternatives parameter: "),
-    (WHOLE | {"alternatives": "many"}, 400, "Invalid request: alternatives parameter: "),
+    (WHOLE | {"alternatives": -1}, 400, "Invalid request: alternatives parameter: must be greater than or equal to 0"),
+    (WHOLE | {"alternatives": "many"}, 400, "Invalid request: alternatives parameter: must be a whole number"),
     (WHOLE | {"prefix": ["a", "b"]}, 400, "Invalid request: prefix parameter: must be a text, or a list as long as q"),
     (WHOLE | {"prefix": "a" * 3001}, 400, "Invalid request: prefix and terminology exceed text limit (3000)"),
     (WHOLE | {"prefix": "\ud800"}, 400, "Invalid request: prefix parameter: "),
     (WHOLE | {"terminology": {"a": " "}}, 400, "Invalid request: terminology parameter: "),
-    (WHOLE | {"terminology": "a b"}, 400, "Invalid request: terminology parameter: Value error, line 1: expected a source"),
-    (WHOLE | {"terminology": ["a"]}, 400, "Invalid request: terminology parameter: "),
-    (WHOLE | {"q": 7}, 400, "Invalid request: q parameter: "),
+    (WHOLE | {"terminology": "a b"}, 400, "Invalid request: terminology parameter: line 1: expected a source"),
+    (WHOLE | {"terminology": ["a"]}, 400, "Invalid request: terminology parameter: must be an object"),
+    (WHOLE | {"q": 7}, 400, "Invalid request: q parameter: must be text"),
     (WHOLE | {"q": {"a": "b"}}, 400, "Invalid request: q parameter: "),
     (WHOLE | {"q": ["a", None]}, 400, "Invalid request: q parameter: "),
     (WHOLE | {"q": "a" * 3001}, 400, "Invalid request: request (3001) exceeds text limit (3000)"),

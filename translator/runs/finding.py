@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from translator.config.options import RunConfig
 from translator.runs.run_folder import OWN
@@ -38,7 +38,7 @@ def find_run(named: str, runs: str = "runs") -> Path:
     path, inside = Path(named), place_of(runs) / named
     if path.exists() or inside.is_dir():
         return path if path.exists() else inside
-    is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", named, re.ASCII) and not path.parent.exists()
+    is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", named) and not path.parent.exists()
     return _from_hub(named) if is_id else path
 
 
@@ -48,7 +48,7 @@ def _from_hub(repository: str) -> Path:
         return Path(snapshot_download(repository, allow_patterns=list(OWN)))
     except LocalEntryNotFoundError as error:
         raise UserError(f"{repository}: no such run here, and the hub cannot be reached. Name the folder of a run.") from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (HfHubHTTPError, OSError) as error:
         raise UserError(f"{repository}: no such run here or on the hub: {str(error).strip().splitlines()[0]}") from error
 
 

@@ -80,13 +80,6 @@ def test_a_run_on_the_hub_translates_as_its_folder_does(trained_folder, tmp_path
     worker.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("name", ["user/name..x", "u--x/-n"])
-def test_names_that_the_hub_forbids_get_one_line(folders, name):
-    with pytest.raises(UserError, match=f"{name}: no such run here or on the hub"):
-        find_run(name)
-    assert find_run("user/nÄme") == Path("user/nÄme")
-
-
 def test_without_the_hub_one_line_says_so(folders, monkeypatch):
     def unreachable(*_: object, **__: object) -> str:
         raise LocalEntryNotFoundError("no connection")

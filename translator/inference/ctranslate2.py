@@ -38,6 +38,7 @@ SUPPORTED = {
 # Positions of a model that a run keeps, without learned ones.
 POSITIONS = 2304
 MARK = "sha256.json"  # the digests of its files
+MODEL = "model.bin"  # the one with the weights
 
 
 def positions_of(config: ModelConfig) -> int:
@@ -97,12 +98,15 @@ def _digest_of(run: RunFolder) -> str:
 
 def _is_intact(folder: Path) -> bool:
     try:
-        return all(_sha256(folder / name) == digest for name, digest in json.loads(read_plain(folder / MARK)).items())
-    except (OSError, ValueError, AttributeError):
+        digests = json.loads(read_plain(folder / MARK))
+        return MODEL in digests and all(_sha256(folder / name) == digest for name, digest in digests.items())
+    except (OSError, ValueError, TypeError, AttributeError):
         return False
 
 
 def _sha256(file: Path) -> str:
+    if not file.is_file():  # a FIFO never ends
+        raise FileNotFoundError(file)
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

@@ -31,6 +31,8 @@ OF_TEXTS = frozenset(("prefix", "required", "terminology"))
 COMPUTE_TYPES = {Precision.FP32: "float32", Precision.INT8: "int8"}
 # Finished hypotheses give up their places in CTranslate2's beam, but not in the project's. With this it finds the same.
 PATIENCE = 1.5
+# Longest outputs, in tokens, that share a batch with any shorter ones.
+FEW_STEPS = 100
 
 Search = Callable[..., list[list[Hypothesis]]]
 
@@ -81,8 +83,7 @@ class Engine:
         return True
 
     def _require_expressible(self, search: SearchConfig) -> None:
-        also = OUTSIDE if self.is_required else OUTSIDE | OF_TEXTS
-        require_carried(search, also, "CTranslate2 cannot do this. Set engine=auto, or leave this option out.")
+        require_carried(search, OUTSIDE | OF_TEXTS, "CTranslate2 cannot do this. Set engine=auto, or leave this option out.")
         require_patience(search)
         if self._problem:
             raise UserError(f"engine=ctranslate2: {self._problem}")
@@ -116,6 +117,10 @@ class Engine:
         return {piece: i for i, piece in enumerate(target.pieces(range(len(target))))}
 
     @cached_property
+    def _end(self) -> str:
+        return self.tokenizers[1].pieces([EOS_ID])[0]
+
+    @cached_property
     def _translator(self) -> Any:
         """The `ctranslate2.Translator` of the run. UserError for a model that it cannot run."""
         from translator.inference.ctranslate2 import load_converted
@@ -130,34 +135,66 @@ class Engine:
             number for number, (unit, limit) in enumerate(zip(units, limits, strict=True))
             if not (unit.prefix or unit.required) and len(unit.ids) <= self._positions and limit > 0]
         found: list[list[Hypothesis]] = [[] for _ in units]
-        if asked:
-            source = self.tokenizers[0]
+        for group in _of_like_limits(asked, limits):
             results = self._translator.translate_batch(
-                [source.pieces(units[number].ids[:-1]) for number in asked],
-                max_decoding_length=1 + max(limits[number] for number in asked), **self._options(options))
-            for number, result in zip(asked, results, strict=True):
-                found[number] = self._hypotheses(result, limits[number], options)
+                [self._source(units[number]) for number in group],
+                max_decoding_length=1 + max(limits[number] for number in group), **self._options(options))
+            for number, result in zip(group, results, strict=True):
+                found[number] = self._hypotheses(units[number], result, limits[number], options)
         return found
+
+    def _source(self, unit: Unit) -> list[str]:
+        return self.tokenizers[0].pieces(unit.ids[:-1])
+
+    @cached_property
+    def _never(self) -> list[str]:
+        """The pieces that are never produced."""
+        return self.tokenizers[1].pieces([PAD_ID, UNK_ID, BOS_ID])
 
     def _options(self, search: SearchConfig) -> dict[str, Any]:
         """Return the same search as options of `ctranslate2.Translator.translate_batch`."""
-        never = self.tokenizers[1].pieces([PAD_ID, UNK_ID, BOS_ID])
-        return {
+        options = {
             "beam_size": search.beam_size, "patience": search.patience or PATIENCE,
             "num_hypotheses": search.most_outputs, "length_penalty": _power(search), "return_scores": True,
-            "return_end_token": True, "suppress_sequences": [[piece] for piece in never], "max_input_length": 0}
+            "return_end_token": True, "max_input_length": 0}
+        if search.beam_size == 1:  # CTranslate2 leaves what it suppresses out of the softmax too. Without, scores are exact.
+            return options | {"min_decoding_length": 0}
+        return options | {"suppress_sequences": [[piece] for piece in self._never]}
 
-    def _hypotheses(self, result: Any, limit: int, search: SearchConfig) -> list[Hypothesis]:
-        """Return the best hypothesis; none where any reached its limit of length, which CTranslate2 knows of batches only."""
+    def _hypotheses(self, unit: Unit, result: Any, limit: int, search: SearchConfig) -> list[Hypothesis]:
+        """Return the best hypothesis; none if the project's search might find another one.
+
+        That is where an output is empty or holds a piece that is never produced, and where one of a beam reached its limit of
+        length: CTranslate2 knows limits of batches only.
+        """
         hypotheses = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            ids = tuple(self._pieces[piece] for piece in pieces)
-            if ids[-1:] != (EOS_ID,) or len(ids) - 1 > limit or math.isnan(score):
+            log_probability = score * len(pieces) ** _power(search)
+            if pieces[-1:] != [self._end] or len(pieces) - 1 > limit:
+                if search.beam_size > 1:
+                    return []
+                pieces, log_probability = self._ended(unit, pieces[:limit])
+            if math.isnan(score) or len(pieces) == 1 or not set(pieces).isdisjoint(self._never):
                 return []
-            log_probability = score * len(ids) ** _power(search)
-            penalty = length_penalty(len(ids), search.length_penalty_form, search.length_penalty)
-            hypotheses.append(Hypothesis(ids[:-1], log_probability, log_probability / penalty, len(ids) - 1 == limit))
+            penalty = length_penalty(len(pieces), search.length_penalty_form, search.length_penalty)
+            ids = tuple(self._pieces[piece] for piece in pieces[:-1])
+            hypotheses.append(Hypothesis(ids, log_probability, log_probability / penalty, len(ids) == limit))
         return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:1]
+
+    def _ended(self, unit: Unit, pieces: list[str]) -> tuple[list[str], float]:
+        """Return a greedy output that ends after these pieces, EOS last, and its log-probability by one full pass."""
+        [scored] = self._translator.score_batch([self._source(unit)], [pieces], max_input_length=0)
+        return [*pieces, self._end], sum(scored.log_probs)
+
+
+def _of_like_limits(numbers: Sequence[int], limits: Sequence[int]) -> list[list[int]]:
+    """Return the numbers in groups whose limits differ little: CTranslate2 decodes some of a batch up to the longest one."""
+    groups: list[list[int]] = []
+    for number in sorted(numbers, key=lambda number: -limits[number]):
+        if not groups or max(FEW_STEPS, 2 * limits[number]) < limits[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(number)
+    return groups
 
 
 def _power(search: SearchConfig) -> float:

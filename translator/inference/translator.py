@@ -53,6 +53,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def _require_texts(texts: Sequence[str | bytes | Request]) -> None:
+    if isinstance(texts, str | bytes):  # a sequence of characters, each of which would be translated
+        raise TypeError(f"expected a list of texts, got one text. Pass [{texts[:40]!r}]")
+    for text in texts:
+        if not isinstance(text, str | bytes | Request):
+            raise TypeError(f"expected a list of texts, got one that holds {text!r}")
+
+
 class Translator:
     """Trained models and their tokenizers: `Translator("runs/x")(["A sentence."])` returns the translations."""
 
@@ -105,11 +113,15 @@ class Translator:
         return None if self.folder is None else self.folder.load_lexicon(*sizes)
 
     def __call__(self, texts: Sequence[str], search: SearchConfig | None = None) -> list[str]:
-        """Return the translation of each text, in order; an empty one for an empty text, and for one that is refused."""
+        """Return the translation of each text, in order; an empty one for an empty text, and for one that is refused.
+
+        TypeError for one text in place of a list.
+        """
         return [translation.text for translation in self.translate(texts, search)]
 
     def translate(self, texts: Sequence[str | bytes | Request], search: SearchConfig | None = None) -> list[Translation]:
-        """Return translations with n-best lists, scores and the reason why a text was refused."""
+        """Return translations with n-best lists, scores and the reason why a text was refused. TypeError as above."""
+        _require_texts(texts)
         config = search or self.search
         plans = [self.plan(text if isinstance(text, Request) else Request(text), config) for text in texts]
         units = [unit for plan in plans if not isinstance(plan, str) for unit in plan]
@@ -145,10 +157,7 @@ class Translator:
             return ("phrases can be required of plain beam search only, without search.sampling, search.groups and "
                     "search.keep_places; not translated")
         self._engine.require(search)
-        units = self.planner.plan(request, search)
-        if self._engine.is_required and any(unit.prefix or unit.required for unit in units if isinstance(unit, Unit)):
-            return "engine=ctranslate2 keeps to no prefix and no required phrases; not translated"
-        return units
+        return self.planner.plan(request, search)
 
     def translate_units(self, units: Sequence[Unit], search: SearchConfig) -> list[Translation]:
         """Return the translation of each unit, in order."""

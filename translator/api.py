@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from translator.cli import CONF
+from translator.runtime.script import hydra_as_user_errors
 
 import json
 from typing import Any
@@ -25,7 +26,7 @@ def train(*overrides: str, **options: Any) -> training.TrainedRun:
     """
     given = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in options.items()]
     words = take_literally([*given, *overrides])
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with hydra_as_user_errors(), initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("train", words, return_hydra_config=True)
         HydraConfig.instance().set_config(composed)  # run names are made of it
         config = from_hydra(RunConfig, OmegaConf.masked_copy(composed, [str(name) for name in composed if name != "hydra"]))

@@ -63,13 +63,11 @@ COMMANDS = {
 def main() -> None:
     """Run the command that the shell's first argument names, or print the list of commands."""
     program, *words = sys.argv
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_help())
+    name, *options = words or ["help"]
+    if name in ("-h", "--help", "help", "--version"):
+        with one_line_errors():
+            print(import_module("translator").__version__ if name == "--version" else _help())
         return
-    if words[0] == "--version":
-        print(import_module("translator").__version__)
-        return
-    name, *options = words
     with one_line_errors():
         if name not in COMMANDS:
             raise UserError(unknown("command", name, COMMANDS))

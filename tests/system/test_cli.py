@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from translator.cli import COMMANDS, CONF, main
 
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from tests.support.commands import assert_user_error
 from tests.support.paths import ROOT
 from translator.runtime import typed as typing
 from translator.runtime.colour import RED, coloured
+from translator.runtime.errors import UserError
 from translator.runtime.typed import installation, typed
 
 
@@ -41,7 +43,25 @@ def test_a_command_that_does_not_exist_has_a_nearest():
     assert_user_error(result, "trian: no such command; did you mean train?")
 
 
+def test_help_into_a_closed_pipe_or_a_full_disk_has_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed, open("/dev/full", "wb") as full:  # noqa: PTH123 a pipe, a device
+        codes = {closed: 0, full: 2}
+        for stdout, code in codes.items():
+            result = subprocess.run(
+                [sys.executable, "-m", "translator", "--help"], stdout=stdout, stderr=subprocess.PIPE, cwd=ROOT)
+            assert (result.returncode, len(result.stderr.splitlines())) == (code, bool(code))
+
+
+def test_train_from_python_has_the_messages_of_the_shell():
+    for options, words in (({"modle": "tiny"}, "modle: no such option; did you mean model"), ({"model": "tny"}, "model=tiny")):
+        with pytest.raises(UserError, match=words):
+            translator.train(**options)
+
+
 @pytest.mark.parametrize(("words", "told"), [
+    (["translate", "Hello."], "Hello.: is no option. Write OPTION=VALUE."),
     (["train", "model=tinny"], "did you mean model=tiny?"),
     (["train", "data=someone/dataset"], "write data.path=someone/dataset"),
     (["train", "data=README.md"], "Write data=files data.train=README.md"),

@@ -26,7 +26,9 @@ from translator.runtime.typed import typed
 def quantize_run(config: QuantizeConfig) -> None:
     """Write a run's int8 copy to a folder of its own."""
     [run] = chosen_runs(config.run, config.runs)
-    output = Path(config.output or f"{run.resolve()}-int8")
+    beside = Path(f"{run.resolve()}-int8")
+    here = beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside
+    output = Path(config.output) if config.output else here
     require_not_of_a_run(output)
     if output.exists() or output.is_symlink():
         raise UserError(f"{output}: exists. Remove it, or choose another output=.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_type_hints
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
@@ -48,7 +48,10 @@ class Options:
         closest = [error for error in errors if len(error["loc"]) == depth]
         rules = dict.fromkeys(
             re.sub(r"^\w+ should | after validation.*", "", error["msg"]).replace("tuple", "list") for error in closest)
-        raise UserError(f"{cls.GROUP}{name}: must {' or '.join(rules)}, got {closest[0]['input']!r}")
+        rule = re.sub(r"or equal to 0\.0{20,}1\b", "0", " or ".join(rules))  # 1e-30 is the least float that float32 divides by
+        if closest[0]["input"] == MISSING:
+            raise UserError(f"{cls.GROUP}{name}: is missing. Give {name}=..., which must {rule}.")
+        raise UserError(f"{cls.GROUP}{name}: must {rule}, got {closest[0]['input']!r}")
 
     def require(self, holds: bool, option: str, rule: str) -> None:
         """Raise UserError where an option breaks a rule."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.building import STRICT, Count, Options, Share, Whole
+from translator.config.building import STRICT, Count, Options, UpTo1000, Whole
 from translator.config.options import DataConfig, Device, EngineName, MetricName, SearchConfig
 from translator.runtime.typed import typed
 
@@ -177,7 +177,7 @@ class PruneConfig(RunCommand):
     """What `scripts/prune.py` composes: conf/prune.yaml."""
 
     run: str | None
-    heads: Share
+    heads: UpTo1000
     encoder_layers: Annotated[tuple[Whole, ...], Field(min_length=1)] | None
     decoder_layers: Annotated[tuple[Whole, ...], Field(min_length=1)] | None
     vocabulary: Literal["all", "used"]
@@ -185,6 +185,7 @@ class PruneConfig(RunCommand):
     device: Device
 
     def __post_init__(self) -> None:
+        self.require(self.heads < 1, "heads", f"is a share, such as 0.25 for a quarter, and not {self.heads:g}. Stay below 1.")
         for option in ("encoder_layers", "decoder_layers"):
             layers = getattr(self, option)
             self.require(layers is None or list(layers) == sorted(set(layers)), option,

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.augmentation import AugmentConfig
@@ -28,7 +28,10 @@ MOST_TOKENS, MOST_DEMANDED, MOST_PHRASES = 1_000_000, 1000, 50
 MOST_PIECES = 1_000_000  # of a vocabulary: with two billion, SentencePiece did not finish 400 pairs within minutes
 
 Text = Annotated[str, Field(min_length=1)]
-Files = Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)]  # a split or a table, or [SOURCES,TARGETS]
+# A split or a table, or [SOURCES,TARGETS]; a list of one is that one.
+Files = Annotated[
+    Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)],
+    BeforeValidator(lambda value: value[0] if isinstance(value, tuple) and len(value) == 1 else value)]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 EngineName = Literal["auto", "torch", "ctranslate2"]
 # Bounds beyond any use, and well within what float32 and int64 hold.

@@ -93,9 +93,12 @@ def _text_array(values: Sequence[Any]) -> pa.Array:
 def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[pa.Table]:
     """Yield tables of the numbered rows of a file with a header."""
     _, header = next(rows, (1, list[str]()))
+    if not header:
+        raise UserError(f"{path}: is empty. Write a header line with the columns' names, and a pair a line")
     if not set(names) & set(header):
-        raise UserError(f"{path}: its first line names neither {' nor '.join(names)}: {' | '.join(header)[:300]}. If that is "
-                        "data, add a header line with the columns' names. Otherwise set data.source and data.target")
+        first = " | ".join(header)[:300].rstrip(".")
+        raise UserError(f"{path}: its first line names neither {' nor '.join(names)}: {first}. If that is data, add a "
+                        "header line with the columns' names. Otherwise set data.source and data.target")
     _are_languages(names, header, (), path)
     for name in names:
         if header.count(name) > 1:
@@ -180,7 +183,8 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
         with opened(path) as content:
             file = pq.ParquetFile(pa.BufferReader(content.read()) if path.suffix == ".gz" else path)
         columns = [name for name in (*names, "translation") if name in file.schema_arrow.names]
-        for batch in file.iter_batches(READ_ROWS, columns=columns or None):
+        are_there = "translation" in columns or len(columns) == len(names)  # else a message names all columns
+        for batch in file.iter_batches(READ_ROWS, columns=columns if are_there else None):
             yield text_columns(pa.Table.from_batches([batch]), names, path)
     except (pa.ArrowException, KeyError) as error:
         raise UserError(f"{path}: cannot be read as Parquet: {one_line(str(error))[:600]}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from translator.runtime.atomic_files import locked, require_no_link, take_place, write_text, writing
-from translator.runtime.console import require_stdout
+from translator.runtime.console import log, require_stdout
 from translator.runtime.errors import UserError
 
 
@@ -38,6 +38,8 @@ class Output:
             raise UserError(f"output={name}: is what is read, or its place until the output is complete. Name another file.")
         if path.is_dir():
             raise UserError(f"output={name}: is a folder. Name a file.")
+        if not path.parent.exists():
+            log(f"output={name}: a new folder is made for it")
         for unfinished in (self.partial, self.record):
             require_no_link(unfinished)
         self._lock = locked(

@@ -38,8 +38,10 @@ class Terminology:
         """Read a file of such lines; UserError if it cannot be read or holds no terms."""
         try:
             terms = cls.parse(read_plain(path).decode("utf-8-sig"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"search.terminology={path}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"search.terminology={path}: not UTF-8 at byte {error.start + 1:,}. Convert it.") from error
+        except OSError as error:
+            raise UserError(f"search.terminology={path}: {error.strerror or error}. Name a file of terms.") from error
         except ValueError as error:
             raise UserError(f"{path}, {error}") from error
         if not terms.pairs:

@@ -95,9 +95,13 @@ def import_run(config: RunConfig, *, named: Sequence[str] = ()) -> None:
     """Make a run folder of the model that `init` names. named: options that the user gave."""
     init = config.init
     if not init:
-        raise UserError("init names no model to import; give FROM=FOLDER, or the id of one on the hub")
+        raise UserError(f"init: names no model. Write `{typed('import', init=...)}` with a folder, or an id on the hub.")
+    if not Path(init).exists() and init.startswith((".", "/", "~")):
+        raise UserError(f"init={init}: no such folder. Name the folder of a model, or the id of one on the hub.")
     if not {"data.source", "data.target"} <= set(named):
-        raise UserError('data.source and data.target: say which languages it is for: ARGS="data.source=en data.target=de"')
+        languages = {"data.source": config.data.source, "data.target": config.data.target}
+        raise UserError("data.source and data.target: say which languages the model is for, as in "
+                        f"`{typed('import', init=init, **languages)}`.")
     if "name" not in named:
         config = dataclasses.replace(config, name=Path(init).name)
     folder = RunFolder(place_of(config.runs) / config.name)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from translator.config.options import RunConfig
 from translator.runs.run_folder import OWN
-from translator.runtime.errors import UserError
+from translator.runtime.errors import UserError, unknown
 from translator.runtime.typed import typed
+
+MOST_NAMED = 10  # runs that a message lists
 
 
 def place_of(runs: str) -> Path:
@@ -24,10 +26,21 @@ def place_of(runs: str) -> Path:
 
 
 def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:
-    """Return the run folders of these paths or names; by default the newest in `runs`."""
+    """Return the run folders of these paths or names; by default the newest in `runs`. UserError where there is none."""
     if not named:
         return (newest_run(place_of(runs)),)
-    return tuple(find_run(name, runs) for name in ((named,) if isinstance(named, str) else named))
+    return tuple(_existing(find_run(name, runs), runs) for name in ((named,) if isinstance(named, str) else named))
+
+
+def _existing(run: Path, runs: str) -> Path:
+    """Return the folder; UserError, with names of others, where it does not exist."""
+    if not run.exists():
+        others = sorted(Path(runs).glob("*/config.yaml"), key=lambda file: -file.stat().st_mtime)
+        if not others:
+            raise UserError(f"run={run}: no such folder, and no runs in {runs} yet. `{typed('train')}` makes one.")
+        names = [file.parent.name for file in others[:MOST_NAMED]]
+        raise UserError(unknown(f"folder, and no such run in {runs}", str(run), names, "run="))
+    return run
 
 
 def find_run(named: str, runs: str = "runs") -> Path:
@@ -38,7 +51,7 @@ def find_run(named: str, runs: str = "runs") -> Path:
     path, inside = Path(named), place_of(runs) / named
     if path.exists() or inside.is_dir():
         return path if path.exists() else inside
-    is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", named) and not path.parent.exists()
+    is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", named, re.ASCII) and not path.parent.exists()
     return _from_hub(named) if is_id else path
 
 
@@ -48,7 +61,7 @@ def _from_hub(repository: str) -> Path:
         return Path(snapshot_download(repository, allow_patterns=list(OWN)))
     except LocalEntryNotFoundError as error:
         raise UserError(f"{repository}: no such run here, and the hub cannot be reached. Name the folder of a run.") from error
-    except (HfHubHTTPError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise UserError(f"{repository}: no such run here or on the hub: {str(error).strip().splitlines()[0]}") from error
 
 

@@ -52,13 +52,25 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # OSError from Python 3.13 on
             _exit(str(error))
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)  # where it was raised
-        if {name.split(".")[0] for name in (type(error).__module__, frame.f_globals["__name__"])} & {"hydra", "omegaconf"}:
-            _exit(_misnamed(error.__cause__) or _no_preset(error) or f"configuration: {error}")
+        if problem := _problem_of_hydra(error):
+            _exit(problem)
         if isinstance(error, OSError):  # no space, no permission, no such file: the system's message says which
             _exit(f"{error.filename or 'stdout, or a file, could not be read or written'}: {error.strerror or error}")
         if errors.is_out_of_memory(error):
             _exit("out of memory. Use smaller batches or models, fewer workers, or a machine with more of it.")
+        raise
+
+
+@contextmanager
+def hydra_as_user_errors() -> Iterator[None]:
+    """Raise UserError in place of Hydra's errors, for a use from Python."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if problem := _problem_of_hydra(error):
+            raise UserError(problem) from error
         raise
 
 
@@ -98,6 +110,20 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more at the end
+
+
+def _problem_of_hydra(error: Exception) -> str | None:
+    """Return the message for an error of Hydra or OmegaConf; None for any other."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)  # where it was raised
+    if not {name.split(".")[0] for name in (type(error).__module__, frame.f_globals["__name__"])} & {"hydra", "omegaconf"}:
+        return None
+    return _no_option(error) or _misnamed(error.__cause__) or _no_preset(error) or f"configuration: {error}"
+
+
+def _no_option(error: Exception) -> str | None:
+    """Return the message for a word without an equals sign."""
+    word = getattr(error, "override", None)
+    return f"{word}: is no option. Write OPTION=VALUE." if isinstance(word, str) and "=" not in word else None
 
 
 def _misnamed(cause: BaseException | None) -> str | None:

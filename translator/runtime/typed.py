@@ -9,7 +9,7 @@ from pathlib import Path
 
 # Options with a variable of their own in the Makefile: of every command, and of one.
 VARIABLES = {"run": "RUN", "text": "TEXT", "format": "FORMAT"}
-OF_COMMAND = {"teach": {"data.teacher": "TEACHER", "name": "NAME"}}
+OF_COMMAND = {"import": {"init": "FROM"}, "teach": {"data.teacher": "TEACHER", "name": "NAME"}}
 CALLED_BY_MAKE = "TRANSLATE_ARGS" in os.environ  # read here: the first command takes it away
 DISTRIBUTION = "seq2seq-translator"
 

@@ -11,10 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.commands import assert_user_error
-from tests.support.configurations import model_config, run_config, search_config
+from tests.support.configurations import composed, model_config, run_config, search_config
 from tests.support.corpora import PAIRS
 from tests.support.models import random_model
-from translator.compression.quantization import write_quantized
+from translator.compression.quantization import quantize_run, write_quantized
+from translator.config.building import from_hydra
+from translator.config.commands import QuantizeConfig
 from translator.inference.trained_model import TrainedModel
 from translator.inference.translator import Translator
 from translator.model.inference_layers import convert, int8_of
@@ -39,6 +41,14 @@ def quantized(trained_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     path = tmp_path_factory.mktemp("quantized") / "tiny-int8"
     write_quantized(RunFolder(trained_folder), path)
     return path
+
+
+def test_the_next_commands_name_the_copy_as_the_run_was_named(trained_folder, tmp_path, monkeypatch, capsys):
+    shutil.copytree(trained_folder, tmp_path / "runs" / "x")
+    monkeypatch.chdir(tmp_path)
+    quantize_run(from_hydra(QuantizeConfig, composed("quantize", "run=x")))
+    assert (tmp_path / "runs" / "x-int8").is_dir()
+    assert str(tmp_path) not in capsys.readouterr().err
 
 
 def test_translations_equal_those_of_precision_int8(trained_folder, quantized):

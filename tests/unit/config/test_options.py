@@ -22,6 +22,7 @@ from translator.config.commands import (
     EvaluateConfig,
     ExportConfig,
     PlotAttentionConfig,
+    PruneConfig,
     ReportConfig,
     ServeConfig,
     TranslateConfig,
@@ -104,6 +105,7 @@ def test_every_option_is_explained_once_above_its_default(group):
     ("train.accumulation=1000000", "train.accumulation"), ("train.max_updates=0", "train.max_updates"),
     ("optim.eps=1e-300", "optim.eps"), ("optim.lr=1e-300", "optim.lr"), ("optim.weight_decay=1e30", "optim.weight_decay"),
     ("optim.clip_norm=1e-300", "optim.clip_norm"), ("train.r_drop=1e39", "train.r_drop"),
+    ("train.max_minutes=-1", "train.max_minutes: must be greater than 0, got -1"),
     ("train.max_minutes=1e300", "train.max_minutes"), (f"train.batch_tokens={10**30}", "train.batch_tokens"),
     (f"search.prefix={'x' * 1001}", "search.prefix"), (f"search.required=[{'x' * 1001}]", "search.required"),
     ("device=tpu", "device"), ("precision=int4", "precision"), ("seed=-1", "seed"), ("name=a/b", "name"),
@@ -115,6 +117,13 @@ def test_a_wrong_value_is_named_in_one_line(override, named):
     with pytest.raises(UserError, match=re.escape(named)) as caught:
         run_config(override)
     assert "\n" not in str(caught.value)
+
+
+def test_a_format_or_a_share_of_heads_is_asked_for_plainly():
+    with pytest.raises(UserError, match=r"^format: is missing\. Give format=\.\.\., which must be 'argos', .* or 'translator'"):
+        from_hydra(ExportConfig, composed("export"))
+    with pytest.raises(UserError, match=r"^heads: is a share, such as 0\.25 for a quarter, and not 2\."):
+        from_hydra(PruneConfig, composed("prune", "heads=2"))
 
 
 def test_no_limit_at_all_is_refused():

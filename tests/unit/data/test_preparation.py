@@ -273,6 +273,7 @@ def make_bad_files(folder: Path) -> None:
     (folder / "same.tsv").write_text("en\tde\n" + "".join(f"A dog.\tEin Hund {i}.\n" for i in range(60)))
     (folder / "three.txt").write_text("a\nb\nc\n")
     (folder / "two.txt").write_text("a\nb\n")
+    pq.write_table(pa.table({"en": ["a"], "fr": ["b"]}), folder / "other.parquet")
     repeated = pa.table([["a"], ["b"], ["c"]], names=["en", "de", "en"])
     for name in ("repeated.parquet", "packed.tsv", "packed.jsonl"):
         pq.write_table(repeated, folder / name)
@@ -308,7 +309,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "junk CSV": ({"train": "junk.csv"}, ["junk.csv:"]),
     "junk Parquet": ({"train": "junk.parquet"}, ["junk.parquet"]),
     "junk gzip": ({"train": "junk.tsv.gz"}, ["junk.tsv.gz"]),
-    "empty file": ({"train": "empty.csv"}, ["empty.csv", "empty"]),
+    "empty file": ({"train": "empty.csv"}, ["empty.csv: is empty"]),
+    "a Parquet file without the column": ({"train": "other.parquet"}, ["no column or language de, but en, fr"]),
     "empty list": ({"train": "none.json"}, ["none.json", "no rows"]),
     "blank lines": ({"train": "blank.jsonl"}, ["blank.jsonl", "no rows"]),
     "only a header": ({"train": "header.tsv"}, ["header.tsv", "no rows"]),
@@ -328,7 +330,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a zip archive as text": ({"train": ["zipped.txt", "two.txt"]}, ["zipped.txt: is a .zip archive"]),
     "text as Parquet": ({"train": "text.parquet"}, ["text.parquet: cannot be read as Parquet", "magic bytes"]),
     "a Parquet column twice": ({"train": "repeated.parquet"}, ["repeated.parquet", "en", "2 times"]),
-    "no header, TSV": ({"train": "headless.tsv"}, ["names neither en nor de", " | Sie sieht zwei Häuser.", "add a header"]),
+    "no header, TSV": ({"train": "headless.tsv"}, ["names neither en nor de", " | Sie sieht zwei Häuser. If", "add a header"]),
     "no header, CSV": ({"train": "headless.csv"}, ["names neither en nor de", " | Sie sieht zwei Häuser.", "add a header"]),
     "wrong column": ({"train": "good.tsv", "target": "fr"}, ["fr", "en, de", "data.target"]),
     "wrong language": ({"train": "nested.jsonl", "target": "fr"}, ["fr", "de", "en", "data.target"]),
@@ -340,7 +342,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing left": (
         {"train": "good.tsv", "validation": "good.tsv", "test": "good.tsv"}, ["data.train", "cleaning left none", "192 ov"]),
     "unequal lengths": ({"train": ["two.txt", "three.txt"]}, ["two.txt", "2", "three.txt", "3"]),
-    "one text file": ({"train": ["two.txt"]}, ["data.train", "two.txt", "at least 2 items"]),
+    "one text file": ({"train": ["two.txt"]}, ["two.txt: expected", "two text files as [SOURCES,TARGETS]"]),
     "a file as path": ({"path": "good.tsv", "train": "train"}, ["good.tsv", "data.path=null"]),
     "no such local folder": ({"path": "./nowhere", "train": "train"}, ["./nowhere", "no such folder"]),
     "no such split": ({"path": "folder", "train": "dev"}, ["dev", "train"]),
@@ -364,6 +366,10 @@ def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch, case):
     for word in words:
         assert word in str(caught.value)
     assert not [path for path in (tmp_path / "cache").glob("*") if path.name[0] != "."]
+
+
+def test_a_list_of_one_file_is_that_file():
+    assert data_config(train=["few.tsv"]) == data_config(train="few.tsv")
 
 
 def test_a_folder_that_has_gone_is_no_id_on_the_hub(tmp_path, monkeypatch):

@@ -32,6 +32,13 @@ def content(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
+def test_a_new_folder_for_an_output_is_announced(tmp_path, capsys):
+    write(str(tmp_path / "new" / "out.txt"), LINES)
+    assert "out.txt: a new folder is made for it" in capsys.readouterr().err
+    write(str(tmp_path / "new" / "other.txt"), LINES)
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["out.txt", "out.txt.gz"])
 @given(st.data())
 def test_cut_anywhere_and_gone_on_with_it_is_the_whole(tmp_path_factory, name, data):

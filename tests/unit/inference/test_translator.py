@@ -264,8 +264,17 @@ def test_a_broken_terminology_is_named_by_line(tmp_path):
     (tmp_path / "terms.tsv").write_text("file\tDatei\n\ufb01le\tAkte\n")  # with a ligature
     with pytest.raises(UserError, match=r"terms\.tsv, line 2: file: duplicate term .first defined as Datei"):
         Terminology.load(tmp_path / "terms.tsv")
-    with pytest.raises(UserError, match="nowhere"):
-        Terminology.load(tmp_path / "nowhere.tsv")
+    with pytest.raises(UserError, match=r"^search\.terminology=nowhere\.tsv: no such file, or not a regular one\. Name"):
+        Terminology.load(Path("nowhere.tsv"))
+    (tmp_path / "terms.tsv").write_bytes(b"caf\xe9\tKaffee\n")
+    with pytest.raises(UserError, match=r"terms\.tsv: not UTF-8 at byte 4\. Convert it"):
+        Terminology.load(tmp_path / "terms.tsv")
+
+
+@pytest.mark.parametrize("texts", ["She buys the old house.", b"A house.", [None], ["A house.", 7]])
+def test_one_text_or_another_thing_is_no_list_of_texts(translator, texts):
+    with pytest.raises(TypeError, match="expected a list of texts"):
+        translator(texts)
 
 
 # Minimum Bayes risk

@@ -23,6 +23,7 @@ from tests.support.paths import ROOT
 from translator.config.options import SearchConfig
 from translator.inference.translator import Translator
 from translator.pretrained import adopt, load_pretrained
+from translator.pretrained.loading import import_run
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
 
@@ -329,8 +330,12 @@ def test_an_option_that_the_model_contradicts_is_refused(run_folder, option):
 
 
 def test_import_wants_a_model_and_a_new_name(script: Script, run_folder):
-    assert_user_error(script("import", "name=x"), "init")
-    assert_user_error(script("import", "name=x", f"init={run_folder}"), "data.source and data.target")
+    for options, words in (
+            ([], r"^init: names no model\. Write `translator import init=\"\.\.\.\"` with a folder"),
+            (["init=./nowhere"], r"^init=\./nowhere: no such folder"),
+            (["init=some/model"], r"`translator import init=some/model data\.source=en data\.target=de`")):
+        with pytest.raises(UserError, match=words):
+            import_run(run_config(*options), named=["init"])
     assert_user_error(
         script("import", f"init={run_folder}", f"runs={run_folder.parent}", "name=tiny", *LANGUAGES),
         "a run exists here", "name=")

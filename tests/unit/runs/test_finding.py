@@ -45,7 +45,22 @@ def test_a_name_is_looked_for_among_the_runs_after_folders(folders):
     assert [str(find_run(name)) for name in ("here", "there", "runs/there", "nowhere", "runs/nowhere")] == [
         "here", "runs/there", "runs/there", "nowhere", "runs/nowhere"]
     assert chosen_runs(("there", "here"), "runs") == (Path("runs/there"), Path("here"))
-    assert chosen_runs("there", str(folders / "here")) == (Path("there"),)
+    assert find_run("there", str(folders / "here")) == Path("there")
+
+
+def test_a_run_that_does_not_exist_is_answered_by_the_nearest(folders):
+    (folders / "runs/there/config.yaml").touch()
+    with pytest.raises(UserError, match="^run=theer: no such folder, and no such run in runs; did you mean run=there"):
+        chosen_runs("theer", "runs")
+    with pytest.raises(UserError, match="^run=theer: no such folder, and no runs in here yet. "):
+        chosen_runs("theer", "here")
+
+
+@pytest.mark.parametrize("name", ["user/name..x", "user--x/name", "user/-name", "user/" + "n" * 100])
+def test_a_name_that_the_hub_forbids_is_refused_in_one_line(folders, name):
+    with pytest.raises(UserError, match=f"^{name}: no such run here or on the hub"):
+        find_run(name)
+    assert find_run("user/nÄme") == Path("user/nÄme")
 
 
 def test_options_of_a_training_go_by_name_too(folders):

@@ -20,9 +20,10 @@ from translator.runtime.device import Precision
 from translator.runtime.errors import UserError
 from translator.runtime.typed import installation
 from translator.search import Hypothesis
+from translator.search.engine import NEVER
 from translator.search.hypothesis import length_limits
 from translator.search.scoring import length_penalty
-from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizers
+from translator.text.tokenizer import EOS_ID, Tokenizers
 
 # Options that work outside of a search, and options that concern some texts only.
 OUTSIDE = frozenset(("language", "banned"))
@@ -146,11 +147,6 @@ class Engine:
     def _source(self, unit: Unit) -> list[str]:
         return self.tokenizers[0].pieces(unit.ids[:-1])
 
-    @cached_property
-    def _never(self) -> list[str]:
-        """The pieces that are never produced."""
-        return self.tokenizers[1].pieces([PAD_ID, UNK_ID, BOS_ID])
-
     def _options(self, search: SearchConfig) -> dict[str, Any]:
         """Return the same search as options of `ctranslate2.Translator.translate_batch`."""
         options = {
@@ -159,7 +155,7 @@ class Engine:
             "return_end_token": True, "max_input_length": 0}
         if search.beam_size == 1:  # CTranslate2 leaves what it suppresses out of the softmax too. Without, scores are exact.
             return options | {"min_decoding_length": 0}
-        return options | {"suppress_sequences": [[piece] for piece in self._never]}
+        return options | {"suppress_sequences": [[piece] for piece in self.tokenizers[1].pieces(NEVER)]}
 
     def _hypotheses(self, unit: Unit, result: Any, limit: int, search: SearchConfig) -> list[Hypothesis]:
         """Return the best hypothesis; none if the project's search might find another one.
@@ -169,22 +165,19 @@ class Engine:
         """
         hypotheses = []
         for pieces, score in zip(result.hypotheses, result.scores, strict=True):
-            log_probability = score * len(pieces) ** _power(search)
-            if pieces[-1:] != [self._end] or len(pieces) - 1 > limit:
-                if search.beam_size > 1:
-                    return []
-                pieces, log_probability = self._ended(unit, pieces[:limit])
-            if math.isnan(score) or len(pieces) == 1 or not set(pieces).isdisjoint(self._never):
+            ids = tuple(self._pieces[piece] for piece in pieces if piece != self._end)[:limit]
+            cut = pieces[len(ids) :] != [self._end]
+            if (cut and search.beam_size > 1) or math.isnan(score) or not ids or not set(ids).isdisjoint(NEVER):
                 return []
-            penalty = length_penalty(len(pieces), search.length_penalty_form, search.length_penalty)
-            ids = tuple(self._pieces[piece] for piece in pieces[:-1])
+            log_probability = self._rate(unit, pieces[:limit]) if cut else score * len(pieces) ** _power(search)
+            penalty = length_penalty(len(ids) + 1, search.length_penalty_form, search.length_penalty)
             hypotheses.append(Hypothesis(ids, log_probability, log_probability / penalty, len(ids) == limit))
         return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[:1]
 
-    def _ended(self, unit: Unit, pieces: list[str]) -> tuple[list[str], float]:
-        """Return a greedy output that ends after these pieces, EOS last, and its log-probability by one full pass."""
+    def _rate(self, unit: Unit, pieces: list[str]) -> float:
+        """Return the log-probability of an output that ends after these pieces, by one full pass."""
         [scored] = self._translator.score_batch([self._source(unit)], [pieces], max_input_length=0)
-        return [*pieces, self._end], sum(scored.log_probs)
+        return float(sum(scored.log_probs))
 
 
 def _of_like_limits(numbers: Sequence[int], limits: Sequence[int]) -> list[list[int]]:

@@ -54,7 +54,7 @@ Result = TypeVar("Result")
 
 
 def _require_texts(texts: Sequence[str | bytes | Request]) -> None:
-    if isinstance(texts, str | bytes):  # a sequence of characters, each of which would be translated
+    if isinstance(texts, str | bytes):  # a sequence too: each character would be translated
         raise TypeError(f"expected a list of texts, got one text. Pass [{texts[:40]!r}]")
     for text in texts:
         if not isinstance(text, str | bytes | Request):

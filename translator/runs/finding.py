@@ -26,7 +26,7 @@ def place_of(runs: str) -> Path:
 
 
 def chosen_runs(named: str | tuple[str, ...] | None, runs: str) -> tuple[Path, ...]:
-    """Return the run folders of these paths or names; by default the newest in `runs`. UserError where there is none."""
+    """Return the run folders of these paths or names; by default the newest in `runs`. UserError for a missing one."""
     if not named:
         return (newest_run(place_of(runs)),)
     return tuple(_existing(find_run(name, runs), runs) for name in ((named,) if isinstance(named, str) else named))

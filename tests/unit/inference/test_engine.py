@@ -124,6 +124,14 @@ def test_greedy_outputs_at_their_limits_have_exact_scores(run, monkeypatch):
         assert theirs.log_probability == pytest.approx(ours.log_probability, abs=1e-3)
 
 
+@pytest.mark.parametrize("pieces", [["</s>"], ["<unk>", "</s>"]])
+def test_outputs_that_the_own_search_rules_out_are_not_taken(run, pieces):
+    translator = Translator(run, device="cpu", engine="auto")
+    [unit] = translator.plan(Request(SOURCES[0]), GREEDY)
+    result = SimpleNamespace(hypotheses=[pieces], scores=[-1.0])
+    assert translator._engine._hypotheses(unit, result, 9, GREEDY) == []
+
+
 def test_short_texts_are_not_decoded_to_the_limits_of_long_ones(run, monkeypatch):
     translator = Translator(run, device="cpu", engine="auto")
     translate_batch, asked = translator._engine._translator.translate_batch, list[tuple[int, int]]()

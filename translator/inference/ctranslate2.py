@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +40,7 @@ SUPPORTED = {
 POSITIONS = 2304
 MARK = "sha256.json"  # the digests of its files
 MODEL = "model.bin"  # the one with the weights
+ABANDONED = 3600  # seconds after which an unfinished folder is taken for one of a killed process
 
 
 def positions_of(config: ModelConfig) -> int:
@@ -75,6 +77,9 @@ def _converted(run: RunFolder, write: Callable[[Path], None]) -> Path:
     place = run.path / f"{ENGINE}{_digest_of(run)}"
     if _is_intact(place):
         return place
+    for unfinished in run.path.glob(f".{ENGINE}*"):
+        if time.time() - unfinished.stat().st_mtime > ABANDONED:
+            shutil.rmtree(unfinished, ignore_errors=True)
     with TemporaryDirectory(prefix=f".{place.name}.", dir=run.path) as aside:
         partial = Path(aside) / place.name
         partial.mkdir()

@@ -176,10 +176,14 @@ def test_a_kept_model_without_its_digest_is_written_again(run, written):
     first = Translator(run, device="cpu", engine="auto")(SOURCES[:2], GREEDY)
     [place] = kept(run)
     (place / "sha256.json").write_text(written)
+    abandoned = run / f".{ENGINE}0.killed"
+    abandoned.mkdir()
+    os.utime(abandoned, (0, 0))
     (place / "model.bin").unlink()
     os.mkfifo(place / "model.bin")
     assert Translator(run, device="cpu", engine="auto")(SOURCES[:2], GREEDY) == first
     assert (place / "model.bin").is_file()
+    assert not abandoned.exists()
 
 
 def test_a_run_that_cannot_be_written_is_converted_aside(run, monkeypatch, capsys):

@@ -83,7 +83,7 @@ def test_without_unused_pieces_data_translate_the_same(run):
 
 
 @pytest.mark.parametrize(("options", "error"), [
-    (["heads=1.0"], "heads: must be less than 1"), (["heads=0.9"], "each attention keeps a head"), ([], "nothing to remove"),
+    (["heads=1.0"], "heads: is a share"), (["heads=0.9"], "each attention keeps a head"), ([], "nothing to remove"),
     (["encoder_layers=[0,2]"], "the model has no layer 2"), (["encoder_layers=[]"], "encoder_layers: must have at least 1"),
     (["decoder_layers=[0,0]"], r"decoder_layers: must list .* got \[0, 0\]"), (["encoder_layers=[1,0]"], "in order")])
 def test_what_cannot_be_removed_is_refused(run, tmp_path, options, error):

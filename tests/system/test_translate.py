@@ -367,7 +367,7 @@ def test_a_damaged_gz_file_keeps_what_came_before(script, run_folder, tmp_path):
 @pytest.mark.parametrize(("options", "words"), [
     (["input=/nowhere/x.txt"], ["input=/nowhere/x.txt: No such file"]),
     (["output=/"], ["output=/", "folder"]),
-    (["run=/nowhere"], ["/nowhere", "no run folder"]),
+    (["run=/nowhere"], ["/nowhere", "no such folder"]),
     (["search.beam=3"], ["search.beam"]),
     (["search.n_best=9"], ["search.n_best", "beam"]),
     (["input=README.md", "output=terms.tsv", "search.terminology=terms.tsv"], ["output=terms.tsv", "is what is read"]),

@@ -10,8 +10,9 @@ import datasets
 
 from tests.support.configurations import tokenizer_config
 from translator.config.building import build
+from translator.config.corpora import corpora_of
 from translator.config.options import DataConfig
-from translator.data.cleaning import Counts, HeldOut, clean
+from translator.data.cleaning import Counts, HeldOut, Section, clean
 from translator.data.preparation import Corpus, prepare
 from translator.runs.training_state import TrainingState
 
@@ -26,7 +27,9 @@ PAIRS = [
 
 def cleaned(rows: Any, config: DataConfig, held_out: HeldOut, counts: Counts) -> list[tuple[str, str]]:
     """The pairs that `clean` leaves."""
-    return [(row["source"], row["target"]) for table in clean(rows, config, held_out, counts) for row in table.to_pylist()]
+    [corpus] = corpora_of(config)
+    tables = clean([Section(rows, corpus, counts)], held_out)
+    return [(row["source"], row["target"]) for table in tables for row in table.to_pylist()]
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:

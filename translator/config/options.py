@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
@@ -43,6 +43,7 @@ Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenCount = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
+Weight = Annotated[float, Field(gt=0, le=1e9)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
 MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]
 ValidationMetric = Literal[MetricName, "loss"]
@@ -56,7 +57,7 @@ class DataConfig(SyntheticOptions):
     config: str | None
     revision: str | None
     folder: str | None
-    train: Files
+    train: Files | None
     validation: Files | None
     test: Files | None
     source: str
@@ -77,6 +78,10 @@ class DataConfig(SyntheticOptions):
     cache: Text
     workers: Count | None = None
     augment: AugmentConfig = AugmentConfig()
+    score: Text | None = None
+    min_score: float | None = None
+    corpora: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
+    temperature: Annotated[float, Field(ge=1, le=1000)] | None = None
 
     def __post_init__(self) -> None:
         for side in ("source", "target"):
@@ -84,14 +89,34 @@ class DataConfig(SyntheticOptions):
             self.require(all(names) and len(set(names)) == len(names), side, "must be one name, or several joined by +")
         self.require(all(map(is_tag, self.tags)), "target", "must join names without spaces, < and >")
         self.require(bool(self.directions), "source", "is the same as data.target. Name two languages or columns.")
-        self.require(self.window is None or (self.validation is not None and self.test is not None), "window",
+        self.require(self.window is None or self.holds_out, "window",
                      "needs data.validation and data.test: they cannot be cut from a stream")
         self.require(self.window is None or self.limit is None, "limit",
                      "does not apply to a stream. Set data.window=null to prepare the data first.")
         files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
         self.require(len(self.directions) == 1 or not files, "source",
                      "names several languages, but files of lines hold one each. Give a file of columns.")
+        self.require((self.score is None) == (self.min_score is None), "score",
+                     "and data.min_score go together. Give both or neither.")
+        self.require(self.score is None or not isinstance(self.train, tuple), "score",
+                     "is a column, which two text files lack. Give a table.")
+        self.require(self.corpora is None or self.path is self.train is None, "corpora",
+                     "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
+        self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")
+        self.require(self.train is not None or not self.needs_train, "train",
+                     "names no data. Give it a file, such as data.train=pairs.tsv, or a split of data.path.")
+        self.require(self.corpora is None or self.teacher is None, "teacher", "translates one corpus. Leave out data.corpora.")
         self.require_possible(streamed=self.window is not None, directions=len(self.directions))
+
+    @property
+    def needs_train(self) -> bool:
+        """Whether `train` must name the training pairs."""
+        return self.corpora is None
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether validation and test are named, not cut from train."""
+        return self.corpora is not None or (self.validation is not None and self.test is not None)
 
     @property
     def directions(self) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,9 @@ from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT, Options, Run, Runs
 
+# Names of the parts of the training pairs, where one is back-translated.
+PARALLEL, BACK = "parallel", "back-translated"
+
 OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
 

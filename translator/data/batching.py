@@ -15,6 +15,7 @@ from torch import Tensor
 
 from translator.config.augmentation import AugmentConfig
 from translator.data.augmentation import Augmenter
+from translator.data.mixing import Mix
 from translator.runtime.seeds import derive_seed
 from translator.text.tokenizer import BOS_ID, EOS_ID, PAD_ID, Tokenizer, Tokenizers
 
@@ -22,7 +23,7 @@ DROPOUT, SEGMENTATION = 1, 2  # purposes of derived seeds
 CHANGED_TOGETHER = 10_000  # rows
 SIDES = ("source", "target")
 
-Replacements = dict[int, tuple[str, np.ndarray]]  # texts and their ids, by row
+Replacements = dict[int, tuple[str, np.ndarray]]  # texts and their ids, by place
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,10 @@ class Epoch:
     """The plan of an epoch."""
 
     number: int
-    batches: list[np.ndarray]  # rows of each
+    rows: np.ndarray  # of the dataset; in a mix one may come several times
+    batches: list[np.ndarray]  # places in `rows`
     lengths: Sequence[np.ndarray]  # of sources and of targets, as planned with
-    changed: Sequence[Replacements]  # sources and targets that augmentation changed
+    changed: Sequence[Replacements]  # sources and targets that augmentation changed, by their places
 
 
 @dataclass
@@ -172,6 +174,7 @@ class BatchSource:
     longest: int | None = None  # most tokens of a sampled segmentation; None: as many as fit into the batch
     sampling: float = 0.0  # the alpha of `Tokenizer.sample`; 0 takes each sentence's best segmentation
     augment: AugmentConfig = AugmentConfig()  # noqa: RUF009 frozen; shares of the pairs that are changed before encoding
+    mix: Mix | None = None  # None: an epoch has every pair once
 
     def __post_init__(self) -> None:
         self._ids = self.dataset.select_columns(["source_ids", "target_ids"]).with_format("arrow")
@@ -183,40 +186,50 @@ class BatchSource:
         self._epoch: Epoch | None = None
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the sentence indices of each batch of an epoch."""
+        """Return the batches of an epoch, as places among its pairs."""
         return self._planned(epoch).batches
+
+    def rows(self, epoch: int, batches: slice) -> np.ndarray:
+        """Return the rows of the dataset that are in some batches of an epoch."""
+        planned = self._planned(epoch)
+        return planned.rows[np.concatenate(planned.batches[batches])]
 
     def _planned(self, number: int) -> Epoch:
         if self._epoch is None or self._epoch.number != number:
-            changed, lengths = self._changed(number), list[np.ndarray]()
+            rows = np.arange(len(self.dataset)) if self.mix is None else self.mix.rows(number, self.seed)
+            changed, lengths = self._changed(number, rows), list[np.ndarray]()
             for plain, new in zip(self._plain_lengths, changed, strict=True):
-                side = plain.copy()
+                side = plain[rows]
                 side[list(new)] = [len(ids) for _, ids in new.values()]
                 lengths.append(self._grown(side, self._sampled_growth))
             batches = plan_batches(*lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=number)
-            self._epoch = Epoch(number, batches, lengths, changed)
+            self._epoch = Epoch(number, rows, batches, lengths, changed)
         return self._epoch
 
-    def _changed(self, epoch: int) -> tuple[Replacements, Replacements]:
-        """Return the sources and targets that augmentation changes in an epoch. A pair that becomes too long stays plain."""
+    def _changed(self, epoch: int, rows: np.ndarray) -> tuple[Replacements, Replacements]:
+        """Return the sources and targets that augmentation changes among the rows of an epoch, by their places.
+
+        A pair that becomes too long stays plain.
+        """
         source, target = Replacements(), Replacements()
         if not self._augmenter.kinds:
             return source, target
         sources = self._texts.with_format("arrow")[:]["source"]
-        drawn = self._augmenter.draw(epoch, pc.match_substring_regex(sources, r"\d").to_numpy())
-        rows = np.flatnonzero(drawn.any(axis=0))
-        for start in range(0, len(rows), CHANGED_TOGETHER):
-            part = rows[start : start + CHANGED_TOGETHER].tolist()
-            texts = self._texts[part]
-            plain = list(zip(texts["source"], texts["target"], strict=True))
-            pairs = [self._augmenter.change(*pair, drawn[:, row], epoch, row) for row, pair in zip(part, plain, strict=True)]
+        drawn = self._augmenter.draw(epoch, pc.match_substring_regex(sources, r"\d").to_numpy()[rows])
+        places = np.flatnonzero(drawn.any(axis=0))
+        for start in range(0, len(places), CHANGED_TOGETHER):
+            part = places[start : start + CHANGED_TOGETHER]
+            texts = self._texts[rows[part].tolist()]
+            plain = dict(zip(part.tolist(), zip(texts["source"], texts["target"], strict=True), strict=True))
+            pairs = {place: self._augmenter.change(source_text, target_text, drawn[:, place], epoch, place)
+                     for place, (source_text, target_text) in plain.items()}
             for side, new in enumerate((source, target)):
-                other = {row: pair[side] for row, pair, old in zip(part, pairs, plain, strict=True) if pair[side] != old[side]}
+                other = {place: pair[side] for place, pair in pairs.items() if pair[side] != plain[place][side]}
                 new |= _encoded(other, self.tokenizers[side])
         longest = min(self.max_tokens, self.longest or self.max_tokens)
-        for row in [row for new in (source, target) for row, (_, ids) in new.items() if len(ids) > longest]:
-            source.pop(row, None)
-            target.pop(row, None)
+        for place in [place for new in (source, target) for place, (_, ids) in new.items() if len(ids) > longest]:
+            source.pop(place, None)
+            target.pop(place, None)
         return source, target
 
     def batch(self, epoch: int, number: int) -> Batch:
@@ -226,15 +239,17 @@ class BatchSource:
     def of_sizes(self, epoch: int, *quantiles: float) -> list[Batch]:
         """Return an epoch's batches at quantiles of size, in cells: 0.5 is the median, 1 the largest."""
         plan = self.plan(epoch)
-        sizes = np.array([len(rows) for rows in plan])
-        starts, rows = np.cumsum(sizes) - sizes, np.concatenate(plan)
-        source, target = (np.maximum.reduceat(lengths[rows], starts) for lengths in self._planned(epoch).lengths)
+        sizes = np.array([len(places) for places in plan])
+        starts, places = np.cumsum(sizes) - sizes, np.concatenate(plan)
+        source, target = (np.maximum.reduceat(lengths[places], starts) for lengths in self._planned(epoch).lengths)
         by_size = np.argsort(sizes * (source + target), kind="stable")
         return [self._batch(epoch, plan[by_size[round(quantile * (len(plan) - 1))]], seed=0) for quantile in quantiles]
 
-    def _batch(self, epoch: int, rows: np.ndarray, *, seed: int) -> Batch:
-        changed = [{place: new[row] for place, row in enumerate(rows.tolist()) if row in new} if new else {}
-                   for new in self._planned(epoch).changed]
+    def _batch(self, epoch: int, places: np.ndarray, *, seed: int) -> Batch:
+        planned = self._planned(epoch)
+        rows = planned.rows[places]
+        changed = [{number: new[place] for number, place in enumerate(places.tolist()) if place in new} if new else {}
+                   for new in planned.changed]
         if not self.sampling:  # not through Python lists: making them takes longer than an update on a GPU
             ids = self._ids[rows.tolist()]
             columns = [ids[f"{side}_ids"] for side in SIDES]
@@ -243,8 +258,8 @@ class BatchSource:
             return _batch_of(*map(_replaced, map(_padded, lengths, flat), lengths, changed))
         pairs = self.dataset[rows.tolist()]
         for side, new in zip(SIDES, changed, strict=True):
-            for place, (text, best) in new.items():
-                pairs[side][place], pairs[f"{side}_ids"][place] = text, best
+            for number, (text, best) in new.items():
+                pairs[side][number], pairs[f"{side}_ids"][number] = text, best
         return collate(*(self._sample(pairs[side], pairs[f"{side}_ids"], tokenizer, seed)
                          for side, tokenizer in zip(SIDES, self.tokenizers, strict=True)))
 

@@ -8,12 +8,14 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
+from translator.config.corpora import CorpusConfig
 from translator.config.languages import split_tag
 from translator.config.options import DataConfig
 from translator.data.filters import Pair, is_copy, noise
@@ -49,6 +51,16 @@ class Counts:
 
     def causes(self) -> str:
         return ", ".join(f"{count:,} {cause}" for cause, count in self.dropped.items())
+
+    def add(self, other: Counts) -> None:
+        """Add the counts of other rows of the same split."""
+        self.read, self.kept = self.read + other.read, self.kept + other.kept
+        self.note = ", ".join(dict.fromkeys(filter(None, [self.note, other.note])))
+        for cause, count in other.dropped.items():
+            self.dropped[cause] = self.dropped.get(cause, 0) + count
+            self.examples[cause] = [*self.examples.get(cause, []), *other.examples.get(cause, [])][:EXAMPLES]
+        self.copied = {"count": self.copied["count"] + other.copied["count"],
+                       "examples": [*self.copied["examples"], *other.copied["examples"]][:EXAMPLES]}
 
 
 def _add_example(examples: list[list[str | None]], source: str | None, target: str | None) -> None:
@@ -105,10 +117,24 @@ class Seen:
         return new
 
 
+class Section(NamedTuple):
+    """The rows of one corpus, and what becomes of them."""
+
+    rows: Dataset
+    config: CorpusConfig
+    counts: Counts
+
+
+def in_batches(tables: Sequence[Dataset]) -> Iterator[tuple[int, Rows]]:
+    """Yield the rows of each table, at most `READ_ROWS` together, with the number of the table."""
+    return chain.from_iterable(zip(repeat(number), rows.iter(READ_ROWS)) for number, rows in enumerate(tables))
+
+
 @dataclass(frozen=True)
 class FilteredRows:
     """Rows of train, each checked on its own, without knowledge of the others."""
 
+    section: int
     read: int
     pairs: pa.Table  # that may be kept, with single spaces
     keys: np.ndarray  # equal for equal pairs
@@ -121,11 +147,13 @@ class FilteredRows:
 class RowFilter:
     """Check rows of train, in this process or in a worker."""
 
-    config: DataConfig
+    configs: Sequence[CorpusConfig]  # of the sections
     held_out: HeldOut
 
-    def __call__(self, rows: Rows) -> FilteredRows:
-        """Sort rows into those to keep, to drop and to leave to validation or test."""
+    def __call__(self, numbered: tuple[int, Rows]) -> FilteredRows:
+        """Sort rows of a section into those to keep, to drop and to leave to validation or test."""
+        section, rows = numbered
+        config = self.configs[section]
         pairs, cut, copies, dropped = list[Pair](), list[Pair](), list[Pair](), list[tuple[str, Any, Any]]()
         for raw in zip(rows["source"], rows["target"], strict=True):
             if cause := missing_text(*raw):
@@ -136,25 +164,27 @@ class RowFilter:
                 pair = one_line(raw[0]), one_line(raw[1])
                 if is_copy(*pair):
                     copies.append(pair)
-                if cause := _misshapen(pair, self.config) or (OVERLAP if self.held_out.overlaps(pair) else ""):
+                if cause := _misshapen(pair, config) or (OVERLAP if self.held_out.overlaps(pair) else ""):
                     dropped.append((cause, *pair))
                 else:
                     pairs.append(pair)
-        causes = noise(pairs, self.config)
+        causes = noise(pairs, config)
         dropped += [(cause, *pair) for cause, pair in zip(causes, pairs, strict=True) if cause]
         pairs = [pair for cause, pair in zip(causes, pairs, strict=True) if not cause]
         keys = np.fromiter(map(pair_key, pairs), np.uint64, len(pairs))
-        return FilteredRows(len(rows["source"]), table_of(pairs), keys, dropped, cut, copies)
+        return FilteredRows(section, len(rows["source"]), table_of(pairs), keys, dropped, cut, copies)
 
 
-def clean(rows: Dataset, config: DataConfig, held_out: HeldOut, counts: Counts, *, in_order: InOrder = alone
-          ) -> Iterator[pa.Table]:
-    """Yield the training pairs to keep, with single spaces. Count the others by cause.
+def clean(sections: Sequence[Section], held_out: HeldOut, *, in_order: InOrder = alone) -> Iterator[pa.Table]:
+    """Yield the training pairs to keep, with single spaces, section after section. Count the others by cause.
 
-    Rows that were cut for validation or test count neither as read nor as dropped.
+    Of equal pairs, the first section that has one keeps it. Rows that were cut for validation or test count neither as read
+    nor as dropped.
     """
     seen, unclaimed = Seen(), set(held_out.cut)
-    for filtered in in_order(partial(RowFilter, config, held_out), rows.iter(READ_ROWS)):
+    tables, configs, _ = zip(*sections, strict=True)
+    for filtered in in_order(partial(RowFilter, configs, held_out), in_batches(tables)):
+        _, config, counts = sections[filtered.section]
         counts.read += filtered.read
         for dropped in filtered.dropped:
             counts.drop(*dropped)
@@ -190,14 +220,15 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
                 yield source, target
 
 
-def cut_split(train: Dataset, config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
-    """Return `data.holdout` pairs of train, at most a tenth, unchanged, as a split; none shares a sentence with `held_out`.
+def cut_split(train: Sequence[Dataset], config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
+    """Return `data.holdout` pairs of the tables of train, at most a tenth, unchanged, as a split.
 
-    They have the smallest hashes, so the choice hardly depends on other pairs, and not on their order.
+    None shares a sentence with `held_out`. They have the smallest hashes, so the choice hardly depends on other pairs, and not
+    on their order.
     """
     candidates, largest, rows = 0, 2**64, Counts()
     chosen: dict[int, Pair] = {}  # by hash
-    for pair in with_text(train, rows):
+    for pair in chain.from_iterable(with_text(table, rows) for table in train):
         if cause := _misshapen(pair, config):
             rows.drop(cause, *pair)
             continue

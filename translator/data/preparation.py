@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -21,10 +22,23 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 from filelock import FileLock
 
+from translator.config.corpora import CorpusConfig, corpora_of
 from translator.config.languages import BACK_TRANSLATED
 from translator.config.options import DataConfig, TokenizerConfig
 from translator.config.synthetic import SyntheticOptions
-from translator.data.cleaning import READ_ROWS, Counts, HeldOut, Pair, Rows, clean, cut_split, table_of, with_text
+from translator.data.cleaning import (
+    READ_ROWS,
+    Counts,
+    HeldOut,
+    Pair,
+    Rows,
+    Section,
+    clean,
+    cut_split,
+    in_batches,
+    table_of,
+    with_text,
+)
 from translator.data.filters import without_rules_off
 from translator.data.sources import SPLITS, TEXT, identity, is_local, read, write_arrow
 from translator.data.text_files import require_file, sha256_of
@@ -80,6 +94,32 @@ def prepare(config: DataConfig, tokenizer: TokenizerConfig, *, max_tokens: int, 
     return Corpus(train, validation, test, source, target, load_report(folder))
 
 
+def report_of(counts: Mapping[str, Mapping[str, Counts]]) -> dict[str, Any]:
+    """Return the counts of each split, and of each corpus in it, as `load_report` returns them."""
+    splits = {}
+    for split, of_corpora in counts.items():
+        total = Counts()
+        for of_corpus in of_corpora.values():
+            total.add(of_corpus)
+        splits[split] = vars(total)
+    corpora = {split: {name: vars(of_corpus) for name, of_corpus in of_corpora.items()} for split, of_corpora in counts.items()}
+    return {"splits": splits, "corpora": corpora} if len(set(itertools.chain(*corpora.values()))) > 1 else {"splits": splits}
+
+
+def counts_of(report: Mapping[str, Any]) -> dict[str, dict[str, Counts]]:
+    """Return the counts of a report, by split and by corpus: "" where there is only one, or for what was cut from all."""
+    names = {field.name for field in dataclasses.fields(Counts)}
+    corpora = report.get("corpora") or {split: {"": counts} for split, counts in report["splits"].items()}
+    return {split: {name: Counts(**{key: counts[key] for key in names}) for name, counts in of_split.items()}
+            for split, of_split in corpora.items()}
+
+
+def sections_of(counts: Mapping[str, Counts]) -> dict[str, range]:
+    """Return where the rows of each corpus are in a split that holds them one after the other."""
+    ends = itertools.accumulate(of_corpus.kept for of_corpus in counts.values())
+    return {name: range(end - of_corpus.kept, end) for (name, of_corpus), end in zip(counts.items(), ends, strict=True)}
+
+
 def load_split(config: DataConfig, split: str) -> Dataset:
     """Return the texts of a split in the columns source and target: train cleaned, validation and test unchanged."""
     return load_rows(clean_splits(config), split)
@@ -116,47 +156,66 @@ def describe_counts(counts: dict[str, Any]) -> str:
 
 def clean_splits(config: DataConfig) -> Path:
     """Return the cached folder of this data's splits as text."""
-    synthetic = (field.name for field in dataclasses.fields(SyntheticOptions))
-    apart = {"cache", "workers", "augment", *synthetic}  # options that do not shape the splits
-    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in apart}
-    content = identity(config)
+    corpora = corpora_of(config)
+    content = [identity(corpus) for corpus in corpora]
 
     def fill(folder: Path) -> None:
         _write_splits(config, folder)
-        if is_local(config) and identity(config) != content:
+        if any(is_local(corpus) and identity(corpus) != before for corpus, before in zip(corpora, content, strict=True)):
             raise UserError("data: the files changed while they were read. Run the same command again once they are complete")
 
-    return cached_folder(Path(config.cache), f"__text-{cache_key(without_rules_off(options), content)}", fill)
+    key = [_shaping(config), *content]
+    if config.corpora is not None:
+        key.append([[corpus.name, _shaping(corpus)] for corpus in corpora])
+    return cached_folder(Path(config.cache), f"__text-{cache_key(*key)}", fill)
+
+
+def _shaping(config: DataConfig) -> dict[str, Any]:
+    """Return the options that shape the splits as text."""
+    synthetic = (field.name for field in dataclasses.fields(SyntheticOptions))
+    apart = {"cache", "workers", "augment", "corpora", "temperature", "name", "weight", *synthetic}
+    apart |= {"score", "min_score"} if config.score is None else set()  # younger than FORMAT
+    return without_rules_off({name: value for name, value in dataclasses.asdict(config).items() if name not in apart})
 
 
 def _write_splits(config: DataConfig, folder: Path) -> None:
     """Write train.arrow, validation.arrow and test.arrow. No sentence of train is in another split."""
-    counts = {split: Counts() for split in SPLITS}
-    scratch = dataclasses.replace(config, cache=str(folder))  # temporary files of a killed start go with the folder
-    rows = {split: read(scratch, split) for split in SPLITS}
-    train = rows["train"]
-    assert train is not None  # DataConfig requires it
+    corpora = corpora_of(dataclasses.replace(config, cache=str(folder)))  # what a killed start leaves goes with the folder
+    rows = {split: [read(corpus, split) for corpus in corpora] for split in SPLITS}
+    held_out, counts = HeldOut(config), {split: dict[str, Counts]() for split in SPLITS}
+    pairs = {split: dict[str, list[Pair]]() for split in ("validation", "test")}
+    train = [Section(table, corpus, counts["train"].setdefault(corpus.name, Counts()))
+             for table, corpus in zip(rows["train"], corpora, strict=True) if table is not None]
     if config.window is not None:
-        counts["train"].note = "of the first window; the others are read during training"
-    held_out, pairs = HeldOut(config), dict[str, list[Pair]]()
-    for split in ("validation", "test"):
-        if (split_rows := rows[split]) is not None:
-            pairs[split] = list(with_text(split_rows, counts[split]))
-            if not pairs[split]:
-                raise UserError(f"data.{split}: every row lacks text on a side")
-            held_out.add(pairs[split])
+        for section in train:
+            section.counts.note = "of the first window; the others are read during training"
+    for split, of_corpora in pairs.items():
+        for corpus, table in zip(corpora, rows[split], strict=True):
+            if table is not None:
+                of_corpora[corpus.name] = list(with_text(table, counts[split].setdefault(corpus.name, Counts())))
+                if not of_corpora[corpus.name]:
+                    raise UserError(f"{_option(corpus, split)}: every row lacks text on a side")
+                held_out.add(of_corpora[corpus.name])
     for split in ("test", "validation"):
-        if rows[split] is None:
-            pairs[split] = cut_split(train, config, held_out, split, counts[split])
-            held_out.add_cut(pairs[split])
-        counts[split].kept = len(pairs[split])
-        write_arrow(folder / f"{split}.arrow", TEXT, [table_of(pairs[split])])
-    cleaned = clean(train, config, held_out, counts["train"], in_order=workers_for(config.workers, len(train)))
+        if not pairs[split]:
+            cut = counts[split][""] = Counts()
+            pairs[split][""] = cut_split([section.rows for section in train], config, held_out, split, cut)
+            held_out.add_cut(pairs[split][""])
+        for name, of_corpus in pairs[split].items():
+            counts[split][name].kept = len(of_corpus)
+        write_arrow(folder / f"{split}.arrow", TEXT, map(table_of, pairs[split].values()))
+    cleaned = clean(train, held_out, in_order=workers_for(config.workers, sum(len(section.rows) for section in train)))
     write_arrow(folder / "train.arrow", TEXT, cleaned)
-    if not (left := counts["train"]).kept:
-        raise UserError(f"data.train: of {left.read:,} pairs, cleaning left none: {left.causes()}")
+    for section in train:
+        if not section.counts.kept:
+            raise UserError(f"{_option(section.config, 'train')}: of {section.counts.read:,} pairs, cleaning left none: "
+                            f"{section.counts.causes()}")
     digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
-    save_report(folder, {"splits": {split: vars(counts[split]) for split in SPLITS}, "digests": digests})
+    save_report(folder, {**report_of(counts), "digests": digests})
+
+
+def _option(corpus: CorpusConfig, option: str) -> str:
+    return f"data.corpora, {corpus.name}: {option}" if corpus.name else f"data.{option}"
 
 
 def workers_for(requested: int | None, pairs: int) -> InOrder:
@@ -184,11 +243,16 @@ def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Pat
     for side, tokenizer in zip(SIDES, tokenizers, strict=True):
         tokenizer.save(folder / f"{side}.model")
     report = load_report(splits)
+    counts, statistics = counts_of(report), dict[str, dict[str, Any]]()
     for split in SPLITS:
-        rows, counts, file = load_rows(splits, split), Counts(**report["splits"][split]), folder / f"{split}.arrow"
+        rows, file = load_rows(splits, split), folder / f"{split}.arrow"
+        sections = [(rows.select(places), counts[split][name]) for name, places in sections_of(counts[split]).items()]
         limit = max_tokens if split == "train" else None
-        write_arrow(file, TOKENS, encode_rows(rows, tokenizers, limit, counts, in_order=workers_for(workers, len(rows))))
-        report["splits"][split] = vars(counts) | _token_statistics(Dataset.from_file(str(file)))
+        write_arrow(file, TOKENS, encode_rows(sections, tokenizers, limit, in_order=workers_for(workers, len(rows))))
+        statistics[split] = _token_statistics(Dataset.from_file(str(file)))
+    report |= report_of(counts)
+    for split, of_split in statistics.items():
+        report["splits"][split] |= of_split
     if not report["splits"]["train"]["kept"]:
         raise UserError(f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and "
                         "model.max_positions where positions are learned")
@@ -223,8 +287,9 @@ class Encoder:
     tokenizers: Tokenizers
     max_tokens: int | None  # None: keep all rows
 
-    def __call__(self, rows: Rows) -> tuple[pa.Table, list[tuple[str, str, str]]]:
-        """Return the rows kept, with ids and lengths, and cause, source and target of those dropped."""
+    def __call__(self, numbered: tuple[int, Rows]) -> tuple[int, pa.Table, list[tuple[str, str, str]]]:
+        """Return the section, the rows kept, with ids and lengths, and cause, source and target of those dropped."""
+        section, rows = numbered
         texts = [rows[side] for side in SIDES]
         ids = [tokenizer.encode(column) for tokenizer, column in zip(self.tokenizers, texts, strict=True)]
         lengths = [np.fromiter(map(len, column), np.int32, len(column)) for column in ids]
@@ -232,19 +297,21 @@ class Encoder:
         columns = [pa.array(column, kind) for column, kind in zip((*texts, *ids, *lengths), schema.types, strict=True)]
         table = pa.table(columns, schema=schema)
         if self.max_tokens is None:
-            return table, []
+            return section, table, []
         tags = [np.fromiter(map(tokenizer.count_tags, column), np.int32, len(column)) if tokenizer.has_tags else 0
                 for tokenizer, column in zip(self.tokenizers, ids, strict=True)]
         empty = np.minimum(lengths[0] - tags[0], lengths[1] - tags[1]) == 1  # only EOS
         dropped = empty | (np.maximum(*lengths) > self.max_tokens)
         causes = np.where(empty, "empty", TOO_LONG)
-        return table.filter(pa.array(~dropped)), list(compress(zip(causes.tolist(), *texts, strict=True), dropped))
+        return section, table.filter(pa.array(~dropped)), list(compress(zip(causes.tolist(), *texts, strict=True), dropped))
 
 
-def encode_rows(rows: Dataset, tokenizers: Tokenizers, max_tokens: int | None, counts: Counts, *, in_order: InOrder = alone
-                ) -> Iterator[pa.Table]:
-    """Yield the rows that `Encoder` keeps, as tables of `TOKENS`. Count the others."""
-    for table, dropped in in_order(partial(Encoder, tokenizers, max_tokens), rows.iter(READ_ROWS)):
+def encode_rows(sections: Sequence[tuple[Dataset, Counts]], tokenizers: Tokenizers, max_tokens: int | None, *,
+                in_order: InOrder = alone) -> Iterator[pa.Table]:
+    """Yield the rows of each section that `Encoder` keeps, as tables of `TOKENS`. Count the others."""
+    batches = in_batches([rows for rows, _ in sections])
+    for number, table, dropped in in_order(partial(Encoder, tokenizers, max_tokens), batches):
+        counts = sections[number][1]
         counts.kept -= len(dropped)
         for row in dropped:
             counts.drop(*row)

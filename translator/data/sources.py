@@ -77,7 +77,7 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
     The last window of a pass also has the rest of its rows. After it the first comes again.
     """
     assert config.window is not None
-    if not isinstance(config.train, str):  # refuse files of unequal length before training on shifted pairs
+    if isinstance(config.train, tuple):  # refuse files of unequal length before training on shifted pairs
         for _ in _read_pairs(config.train, _where(config, "train")):
             pass
     number = 0

@@ -12,14 +12,17 @@ from datasets import Dataset
 from datasets.table import InMemoryTable
 
 from translator.config.augmentation import AugmentConfig
+from translator.config.corpora import corpora_of
 from translator.config.options import DataConfig
 from translator.data.batching import Batch, BatchSource
-from translator.data.cleaning import Counts, HeldOut, clean
-from translator.data.preparation import Corpus, describe_counts, encode_rows
+from translator.data.cleaning import Counts, HeldOut, Section, clean
+from translator.data.mixing import MIXING, Mix, weights_of
+from translator.data.preparation import Corpus, describe_counts, encode_rows, sections_of
 from translator.data.sources import windows
 from translator.runtime.console import log
 from translator.runtime.distributed import SideGroup
 from translator.runtime.errors import UserError
+from translator.runtime.seeds import derive_seed
 
 
 @dataclass
@@ -28,7 +31,7 @@ class WindowSource:
 
     A window is read, cleaned, tokenised, and planned like an epoch. Its number determines its content; to return to one, the
     stream is read again up to it. While one window is in use, the next is prepared. Each process reads all rows, cleans and
-    tokenises a part of them, and sends that to the others.
+    tokenises a part of them, and sends that to the others. Of several corpora, a window has rows of each, by their shares.
     """
 
     config: DataConfig
@@ -45,13 +48,17 @@ class WindowSource:
         self._held_out = HeldOut(self.config)
         for split in (self.corpus.validation, self.corpus.test):
             self._held_out.add(list(zip(split["source"], split["target"], strict=True)))
-        self._windows: Iterator[Dataset] = iter(())
+        self._corpora = [corpus for corpus in corpora_of(self.config) if corpus.train is not None]
+        self._windows: Iterator[tuple[Dataset, ...]] = iter(())
         self._next = -1  # number of the window that `_windows` yields next
         self._reader, self._side = ThreadPoolExecutor(1), SideGroup(minutes=self.timeout_minutes)
         self._ready: dict[int, Future[BatchSource]] = {}
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         return self._window(epoch).plan(epoch)
+
+    def rows(self, epoch: int, batches: slice) -> np.ndarray:
+        return self._window(epoch).rows(epoch, batches)
 
     def batch(self, epoch: int, number: int) -> Batch:
         return self._window(epoch).batch(epoch, number)
@@ -69,18 +76,25 @@ class WindowSource:
 
     def _read(self, number: int) -> BatchSource:
         if number != self._next:
-            self._windows, self._next = windows(self.config, number), number
-        rows = next(self._windows)
+            streams = (windows(corpus, number) for corpus in self._corpora)
+            self._windows, self._next = zip(*streams, strict=True), number
+        tables = next(self._windows)
         self._next += 1
-        counts = Counts()
-        cleaned = pa.concat_tables(clean(rows, self.config, self._held_out, counts, in_order=self._side.in_order))
+        sections = [Section(rows, corpus, Counts()) for rows, corpus in zip(tables, self._corpora, strict=True)]
+        counts = {section.config.name: section.counts for section in sections}
+        cleaned = pa.concat_tables(clean(sections, self._held_out, in_order=self._side.in_order))
+        texts = [(Dataset(InMemoryTable(cleaned[rows.start : rows.stop])), counts[name])
+                 for name, rows in sections_of(counts).items()]
         tokenizers = (self.corpus.source_tokenizer, self.corpus.target_tokenizer)
-        texts = Dataset(InMemoryTable(cleaned))
-        tokens = list(encode_rows(texts, tokenizers, self.longest, counts, in_order=self._side.in_order))
-        summary = f"window {number + 1:,}: {describe_counts(vars(counts))}"
-        if not counts.kept:
-            raise UserError(f"data.train: cleaning left no pair of {summary}. Correct them, or start a new run with a "
-                            "larger data.window")
-        log(summary)
-        return BatchSource(Dataset(InMemoryTable(pa.concat_tables(tokens))), tokenizers, max_tokens=self.max_tokens,
+        encoded = list(encode_rows(texts, tokenizers, self.longest, in_order=self._side.in_order))
+        for name, of_corpus in counts.items():
+            summary = f"window {number + 1:,}: {name and f'{name}: '}{describe_counts(vars(of_corpus))}"
+            if not of_corpus.kept:
+                raise UserError(f"data.train: cleaning left no pair of {summary}. Correct them, or start a new run with a "
+                                "larger data.window")
+            log(summary)
+        table = pa.concat_tables(encoded)
+        if weights := weights_of(self.config, sections_of(counts)):
+            table = table.take(Mix(sections_of(counts), weights).rows(0, derive_seed(self.seed, MIXING, number)))
+        return BatchSource(Dataset(InMemoryTable(table)), tokenizers, max_tokens=self.max_tokens,
                            seed=self.seed, longest=self.longest, sampling=self.sampling, augment=self.augment)

@@ -18,16 +18,20 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
+from translator.config.corpora import as_corpus
 from translator.config.languages import BACK_TRANSLATED
 from translator.config.options import DataConfig
-from translator.data.cleaning import OVERLAP, READ_ROWS, Counts, HeldOut, Pair, Seen, clean, pair_key, table_of
+from translator.config.synthetic import BACK, PARALLEL
+from translator.data.cleaning import OVERLAP, READ_ROWS, Counts, HeldOut, Pair, Section, Seen, clean, pair_key, table_of
 from translator.data.preparation import (
     cache_key,
     cached_folder,
     checked_file,
     clean_splits,
+    counts_of,
     load_report,
     load_rows,
+    report_of,
     save_report,
     workers_for,
 )
@@ -75,14 +79,15 @@ class SyntheticSplits:
             shutil.copyfile(checked_file(splits, f"{split}.arrow"), folder / f"{split}.arrow")
             rows = load_rows(splits, split)
             held_out.add(list(zip(rows["source"], rows["target"], strict=True)))
-        counts = Counts(**report["splits"]["train"])
+        counts = counts_of(report)
+        train = counts["train"]
+        if self.reverse is not None:
+            train = counts["train"] = {name or PARALLEL: of_corpus for name, of_corpus in train.items()}
+            train[BACK] = Counts()
         write_arrow(folder / "train.arrow", TEXT, itertools.chain(
-            self._taught(load_rows(splits, "train"), held_out, counts, folder),
-            self._back_translated(held_out, counts, folder)))
-        if not counts.kept:
-            raise UserError(f"data.teacher: no pair is left to train on: {counts.causes()}. Name another run.")
-        report["splits"]["train"] = vars(counts)
-        save_report(folder, report)
+            self._taught(load_rows(splits, "train"), held_out, next(iter(train.values())), folder),
+            self._back_translated(held_out, train, folder)))
+        save_report(folder, report | report_of(counts))
 
     def _taught(self, train: Dataset, held_out: HeldOut, counts: Counts, folder: Path) -> Iterator[pa.Table]:
         """Yield the pairs of train with the teacher's targets, the original ones, or both."""
@@ -96,23 +101,26 @@ class SyntheticSplits:
         taught = _translated(sources, self.teacher, counts, is_source=True)
         both = self.config.taught == "both"
         yield from self._cleaned(itertools.chain(originals if both else (), taught), held_out, counts, folder)
-        _add_note(counts, f"targets by {self.teacher.name}{' beside the original ones' if both else ''}")
+        if not counts.kept:
+            raise UserError(f"data.teacher: no pair is left to train on: {counts.causes()}. Name another run.")
+        counts.note = f"targets by {self.teacher.name}{' beside the original ones' if both else ''}"
 
-    def _back_translated(self, held_out: HeldOut, counts: Counts, folder: Path) -> Iterator[pa.Table]:
+    def _back_translated(self, held_out: HeldOut, train: dict[str, Counts], folder: Path) -> Iterator[pa.Table]:
         """Yield pairs of a tagged back-translation and its line of data.monolingual, as their share demands."""
         if self.config.monolingual is None or self.reverse is None:
             return
-        others, share = counts.kept, self.config.monolingual_share
+        counts, share = train[BACK], self.config.monolingual_share
+        others = sum(of_corpus.kept for of_corpus in train.values())
         wanted = max(1, round(others * share / (1 - share)))
         lines = _draw(self.config, wanted, held_out, counts)
         pairs = _translated(lines, self.reverse, counts, is_source=False)
         for table in self._cleaned(pairs, held_out, counts, folder):
             tagged = [f"{BACK_TRANSLATED} {source}" for source in table["source"].to_pylist()]
             yield pa.table({"source": pa.array(tagged, pa.string()), "target": table["target"]})
-        if counts.kept == others:
+        if not counts.kept:
             raise UserError(f"data.reverse: no back-translation is left: {counts.causes()}. Name another run, or another text.")
         fewer = ", fewer than data.monolingual_share demands" if len(lines) < wanted else ""
-        _add_note(counts, f"{counts.kept - others:,} sources by {self.reverse.name}{fewer}")
+        counts.note = f"{counts.kept:,} sources by {self.reverse.name}{fewer}"
 
     def _cleaned(self, tables: Iterable[pa.Table], held_out: HeldOut, counts: Counts, folder: Path) -> Iterator[pa.Table]:
         """Yield the pairs that cleaning keeps. data.limit was for the pairs from which these are made."""
@@ -120,7 +128,8 @@ class SyntheticSplits:
         write_arrow(scratch, TEXT, tables)
         rows = Dataset.from_file(str(scratch))
         without_limit = dataclasses.replace(self.config, limit=None)
-        yield from clean(rows, without_limit, held_out, counts, in_order=workers_for(self.config.workers, len(rows)))
+        section = Section(rows, as_corpus(without_limit), counts)
+        yield from clean([section], held_out, in_order=workers_for(self.config.workers, len(rows)))
         scratch.unlink()
 
 
@@ -183,7 +192,3 @@ def _require_lines(name: str) -> Path:
     if kind_of(path) in KINDS:
         raise UserError(f"data.monolingual={name}: is a table. Name a text file, plain or .gz, with a sentence a line.")
     return path
-
-
-def _add_note(counts: Counts, note: str) -> None:
-    counts.note = ", ".join(filter(None, [counts.note, note]))

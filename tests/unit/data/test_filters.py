@@ -18,6 +18,7 @@ from tests.support.corpora import PAIRS, cleaned, data_config, pairs_of, write_p
 from tests.support.paths import SHARED_DATASETS
 from translator.config.building import from_hydra
 from translator.config.commands import DataReportConfig
+from translator.config.corpora import as_corpus
 from translator.config.options import DataConfig
 from translator.config.synthetic import SyntheticOptions
 from translator.data import cleaning, preparation
@@ -124,7 +125,8 @@ def test_workers_and_windows_drop_the_same(tmp_path, monkeypatch):
     rows = Dataset.from_list([{"source": source, "target": target} for source, target in pairs])
     counts = [Counts(), Counts()]
     for count, how in zip(counts, (alone, each_elsewhere), strict=True):
-        assert sum(map(len, cleaning.clean(rows, config, HeldOut(config), count, in_order=how))) == len(PAIRS)
+        section = cleaning.Section(rows, as_corpus(config), count)
+        assert sum(map(len, cleaning.clean([section], HeldOut(config), in_order=how))) == len(PAIRS)
     assert vars(counts[0]) == vars(counts[1])
     assert counts[0].dropped == dict.fromkeys(NOISE, 1)
     stream, window = windows(dataclasses.replace(config, window=len(rows)), 0), Counts()
@@ -144,8 +146,9 @@ def test_cut_splits_hold_no_noise(tmp_path):
 
 def test_rules_that_are_off_leave_the_cache_key_as_it_was(tmp_path):
     config = data_config(tmp_path / "cache", train=str(write_pairs(tmp_path / "x.tsv", PAIRS)))
+    younger = {"corpora", "temperature", "score", "min_score", *vars(SyntheticOptions()), *(rule.option for rule in RULES)}
     before = {name: value for name, value in dataclasses.asdict(config).items()
-              if name not in ("cache", "workers", "augment", *vars(SyntheticOptions()), *(rule.option for rule in RULES))}
+              if name not in {"cache", "workers", "augment", *younger}}
     folder = preparation.clean_splits(config)
     assert folder.name == f"__text-{preparation.cache_key(before, preparation.identity(config))}"
     for option, value in ((rule.option, getattr(all_on(), rule.option)) for rule in RULES):

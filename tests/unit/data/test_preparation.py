@@ -810,7 +810,7 @@ def test_second_preparation_waits_for_the_first(tmp_path):
 
 
 def test_the_preset_for_own_files_asks_for_them():
-    with pytest.raises(UserError, match=r"data\.train: must be a valid string or be a valid list"):
+    with pytest.raises(UserError, match=r"data\.train: names no data\. Give it a file"):
         run_config("data=files")
 
 

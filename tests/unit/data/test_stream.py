@@ -147,10 +147,10 @@ def walk(folder: Path, config: RunConfig, corpus: Corpus) -> None:
     looked_at = 0
     judge = cleaning.RowFilter.__call__
 
-    def counting(self: cleaning.RowFilter, rows: cleaning.Rows) -> cleaning.FilteredRows:
+    def counting(self: cleaning.RowFilter, numbered: tuple[int, cleaning.Rows]) -> cleaning.FilteredRows:
         nonlocal looked_at
-        looked_at += len(rows["source"])
-        return judge(self, rows)
+        looked_at += len(numbered[1]["source"])
+        return judge(self, numbered)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (cleaning, data):

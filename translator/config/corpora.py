@@ -1,0 +1,103 @@
+"""The options of several corpora for one model: conf/data, data.corpora."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from translator.config.building import STRICT, build
+from translator.config.options import DataConfig, Weight
+from translator.config.synthetic import SyntheticOptions
+from translator.runtime.errors import UserError
+
+# Options that an entry does not take from `data`, since they say where data are; options that hold for all corpora together.
+LOCATION = ("path", "config", "revision", "folder", "train", "validation", "test", "score", "min_score")
+OF_ALL = {
+    "corpora", "temperature", "holdout", "overlap", "window", "cache", "workers", "augment", "tags_of_all",
+    *(field.name for field in dataclasses.fields(SyntheticOptions))}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CorpusConfig(DataConfig):
+    """One of several corpora, an entry of data.corpora with what it takes from `data`; or the only data."""
+
+    name: Annotated[str, Field(pattern=r"^[\w-]+$")] = ""
+    weight: Weight | None = None
+    tags_of_all: tuple[str, ...]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the languages that all corpora together translate to."""
+        return self.tags_of_all
+
+    @property
+    def needs_train(self) -> bool:
+        """Not so: it may be there for its validation and test only."""
+        return False
+
+    @property
+    def holds_out(self) -> bool:
+        """So, as far as it matters: another corpus may."""
+        return True
+
+
+def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
+    """Return the corpora of a mix; of other data, the data themselves. UserError for entries that cannot be together."""
+    if data.corpora is None:
+        return (as_corpus(data),)
+    inherited = vars(as_corpus(data)) | dict.fromkeys(LOCATION) | {"corpora": None, "temperature": None}
+    names = [entry.get("name") for entry in data.corpora]
+    for name in names:
+        data.require(isinstance(name, str) and names.count(name) == 1, "corpora", "each entry needs a name of its own")
+    corpora = tuple(_corpus(data, inherited, entry) for entry in data.corpora)
+    trained = [corpus for corpus in corpora if corpus.train is not None]
+    data.require(bool(trained), "corpora", "no entry has training pairs. Give one train or path.")
+    weighted = [corpus for corpus in trained if corpus.weight is not None]
+    data.require(len(weighted) in (0, len(trained)), "corpora", "give each entry with training pairs a weight, or none")
+    data.require(not weighted or data.temperature is None, "temperature", "replaces weights. Leave out one or the other.")
+    if data.window is None:
+        return corpora
+    data.require(bool(weighted), "window", "needs weights: the sizes of streams are unknown. Give each corpus one.")
+    for split in ("validation", "test"):
+        named = any(getattr(corpus, split) is not None for corpus in corpora)
+        data.require(named, "window", f"needs a corpus with {split}: it cannot be cut from a stream")
+    parts = apportioned(data.window, [corpus.weight or 0.0 for corpus in trained])
+    data.require(min(parts) > 0, "window", "is too small for the weights. Raise it.")
+    windows = dict(zip((corpus.name for corpus in trained), parts, strict=True))
+    return tuple(dataclasses.replace(corpus, window=windows.get(corpus.name)) for corpus in corpora)
+
+
+def as_corpus(data: DataConfig) -> CorpusConfig:
+    """Return the options of data as those of one corpus without a name."""
+    options = {field.name: getattr(data, field.name) for field in dataclasses.fields(DataConfig)}
+    return CorpusConfig(**options, tags_of_all=data.tags)
+
+
+def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, Any]) -> CorpusConfig:
+    """Build an entry; UserError that names it for one that is wrong."""
+    train = {"train": "train"} if entry.get("path") else {}
+    try:
+        for option in sorted(OF_ALL & entry.keys()):
+            raise UserError(f"{option}: holds for all corpora. Set it outside of data.corpora.")
+        corpus = build(CorpusConfig, {**inherited, **train, **entry})
+        corpus.require(corpus.train is not None or corpus.validation is not None or corpus.test is not None, "train",
+                       "names no data. Give train, validation, test or path.")
+        known = not data.tags or set(corpus.directions) <= set(data.directions)
+        corpus.require(known, "source", "and target are not among the languages of data.source and data.target")
+    except UserError as error:
+        raise UserError(f"data.corpora, {entry['name']}: {str(error).removeprefix('data.')}") from error
+    return corpus
+
+
+def apportioned(total: int, weights: Sequence[float]) -> list[int]:
+    """Divide `total` in proportion to weights, exactly but for rounding, by the method of largest remainders."""
+    quotas = [total * weight / sum(weights) for weight in weights]
+    parts = [int(quota) for quota in quotas]
+    by_remainder = sorted(range(len(parts)), key=lambda number: parts[number] - quotas[number])
+    for number in by_remainder[: total - sum(parts)]:
+        parts[number] += 1
+    return parts

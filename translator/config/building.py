@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -148,6 +148,20 @@ def build(cls: type[Config], values: Any) -> Config:
     for name, value in values.items():
         if name not in hints:
             raise UserError(unknown("option", str(name), hints, cls.GROUP))
-        group = dataclasses.is_dataclass(hints[name])
-        built[name] = build(hints[name], value) if group else tuple(value) if isinstance(value, list) else value
+        built[name] = _build_value(hints[name], value)
     return cls(**built)
+
+
+def _build_value(hint: Any, value: Any) -> Any:
+    """Build groups of options and lists of them; make tuples of other lists."""
+    if _is_group(hint):
+        return build(hint, value)
+    if not isinstance(value, list):
+        return value
+    tuples = [get_args(part) for part in (hint, *get_args(hint)) if get_origin(part) is tuple]
+    groups = [parts[0] for parts in tuples if _is_group(parts[0])]
+    return tuple(build(groups[0], each) if groups else each for each in value)
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Options)

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.building import STRICT, build
-from translator.config.options import DataConfig, Weight
+from translator.config.building import STRICT
+from translator.config.options import DataConfig
+from translator.config.stages import Weight
 from translator.config.synthetic import SyntheticOptions
-from translator.runtime.errors import UserError
+from translator.runtime.errors import UserError, unknown
 
 # Options that an entry does not take from `data`, since they say where data are; options that hold for all corpora together.
 LOCATION = ("path", "config", "revision", "folder", "train", "validation", "test", "score", "min_score")
@@ -80,10 +81,15 @@ def as_corpus(data: DataConfig) -> CorpusConfig:
 def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, Any]) -> CorpusConfig:
     """Build an entry; UserError that names it for one that is wrong."""
     train = {"train": "train"} if entry.get("path") else {}
+    own = {option: tuple(value) if isinstance(value, list) else value for option, value in entry.items()}
+    options = [field.name for field in dataclasses.fields(CorpusConfig) if field.name not in OF_ALL]
     try:
-        for option in sorted(OF_ALL & entry.keys()):
-            raise UserError(f"{option}: holds for all corpora. Set it outside of data.corpora.")
-        corpus = build(CorpusConfig, {**inherited, **train, **entry})
+        for option in own:
+            if option in OF_ALL:
+                raise UserError(f"{option}: holds for all corpora. Set it outside of data.corpora.")
+            if option not in options:
+                raise UserError(unknown("option", option, options))
+        corpus = CorpusConfig(**{**inherited, **train, **own})
         corpus.require(corpus.train is not None or corpus.validation is not None or corpus.test is not None, "train",
                        "names no data. Give train, validation, test or path.")
         known = not data.tags or set(corpus.directions) <= set(data.directions)

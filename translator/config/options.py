@@ -18,6 +18,7 @@ from translator.config.building import STRICT, Count, Options, Share, UpTo1000, 
 from translator.config.heads import HeadOptions, Width
 from translator.config.languages import is_tag, tag_of
 from translator.config.loss import LossConfig
+from translator.config.stages import StageConfig, require_schedule
 from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError
 from translator.runtime.typed import typed
@@ -43,7 +44,6 @@ Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 TokenCount = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
-Weight = Annotated[float, Field(gt=0, le=1e9)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
 MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]
 ValidationMetric = Literal[MetricName, "loss"]
@@ -104,7 +104,7 @@ class DataConfig(SyntheticOptions):
                      "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
         self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")
         self.require(self.train is not None or not self.needs_train, "train",
-                     "names no data. Give it a file, such as data.train=pairs.tsv, or a split of data.path.")
+                     "names no data. Give it a file, such as data.train=pairs.tsv, or a split of data.path, or data.corpora.")
         self.require(self.corpora is None or self.teacher is None, "teacher", "translates one corpus. Leave out data.corpora.")
         self.require_possible(streamed=self.window is not None, directions=len(self.directions))
 
@@ -236,8 +236,10 @@ class TrainConfig(LossConfig):
     cuda_graphs: bool = True
     parallel: Literal["ddp", "fsdp"] = "ddp"
     timeout_minutes: Minutes = 10.0
+    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1)] | None = None
 
     def __post_init__(self) -> None:
+        require_schedule(self.stages or (StageConfig(),))
         self.require((self.max_epochs, self.max_updates, self.max_minutes) != (None, None, None), "max_epochs",
                      "is null, as are train.max_updates and train.max_minutes: training would never end. Set one.")
 
@@ -387,6 +389,8 @@ class RunConfig(Options):
                      "must be a folder's name, without / and line breaks")
         self.require(self.data.window is None or self.train.max_epochs is None, "train.max_epochs",
                      "has no meaning with data.window. Set it to null, and train.max_updates or train.max_minutes.")
+        self.require(self.data.window is None or self.train.stages is None, "train.stages",
+                     "need prepared data. Set data.window=null.")
         self.require(self.search.shortlist == 0, "search.shortlist",
                      f"is for a trained model: `{typed('shortlist')}` learns one. Leave it 0 in training.")
         self.require(not self.own_vocabulary or self.tokenizer.source_tag is self.tokenizer.target_tag is None,

@@ -155,7 +155,8 @@ class RowFilter:
         section, rows = numbered
         config = self.configs[section]
         pairs, cut, copies, dropped = list[Pair](), list[Pair](), list[Pair](), list[tuple[str, Any, Any]]()
-        for raw in zip(rows["source"], rows["target"], strict=True):
+        scores = rows.get("score", repeat(None))
+        for raw, score in zip(zip(rows["source"], rows["target"], strict=True), scores):  # noqa: B905 one is endless
             if cause := missing_text(*raw):
                 dropped.append((cause, *raw))
             elif raw in self.held_out.cut:
@@ -164,7 +165,8 @@ class RowFilter:
                 pair = one_line(raw[0]), one_line(raw[1])
                 if is_copy(*pair):
                     copies.append(pair)
-                if cause := _misshapen(pair, config) or (OVERLAP if self.held_out.overlaps(pair) else ""):
+                overlap = OVERLAP if self.held_out.overlaps(pair) else ""
+                if cause := _scored_low(score, config) or _misshapen(pair, config) or overlap:
                     dropped.append((cause, *pair))
                 else:
                     pairs.append(pair)
@@ -276,6 +278,16 @@ def pair_key(pair: Pair) -> int:
     """Return a hash that is equal for equal pairs."""
     # 64 bits: of 370,000 corpora of ten million pairs each, one has two pairs with equal keys.
     return int.from_bytes(hashlib.blake2b("\t".join(pair).encode(), digest_size=8).digest(), "big")
+
+
+def _scored_low(score: str | None, config: DataConfig) -> str:
+    """Return that a pair's score is too low, or no number; empty if it is not, or there are no scores."""
+    if config.min_score is None:
+        return ""
+    try:
+        return "" if float(score or "") >= config.min_score else "low score"
+    except ValueError:
+        return "low score"
 
 
 def _misshapen(pair: Pair, config: DataConfig) -> str:

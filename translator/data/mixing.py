@@ -42,6 +42,10 @@ class Mix:
         total = sum(len(self.sections[name]) for name in self.weights)
         return dict(zip(self.weights, apportioned(total, [*self.weights.values()]), strict=True))
 
+    def __str__(self) -> str:
+        total = sum(self.weights.values())
+        return ", ".join(f"{name} {100 * weight / total:.1f} %" for name, weight in self.weights.items())
+
     def rows(self, epoch: int, seed: int) -> np.ndarray:
         """Return the rows of an epoch, corpus after corpus; a row may come several times."""
         places = {name: number for number, name in enumerate(self.sections)}

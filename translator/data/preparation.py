@@ -120,6 +120,17 @@ def sections_of(counts: Mapping[str, Counts]) -> dict[str, range]:
     return {name: range(end - of_corpus.kept, end) for (name, of_corpus), end in zip(counts.items(), ends, strict=True)}
 
 
+def corpora_in(report: Mapping[str, Any], split: str) -> dict[str, range]:
+    """Return where the rows of each corpus are in a split; nothing if the data are one corpus."""
+    return sections_of(counts_of(report)[split]) if "corpora" in report else {}
+
+
+def scored_apart(report: Mapping[str, Any], split: str) -> dict[str, range]:
+    """Return where the rows of each corpus are in validation or test, if several have that split."""
+    sections = corpora_in(report, split)
+    return sections if len(sections) > 1 else {}
+
+
 def load_split(config: DataConfig, split: str) -> Dataset:
     """Return the texts of a split in the columns source and target: train cleaned, validation and test unchanged."""
     return load_rows(clean_splits(config), split)
@@ -140,8 +151,13 @@ def digest(rows: Dataset) -> str:
 
 
 def describe(report: dict[str, Any]) -> str:
-    """Return what was read, kept and dropped by cause, one line a split."""
-    return "\n".join(f"{split:10} {describe_counts(counts)}" for split, counts in report["splits"].items())
+    """Return what was read, kept and dropped by cause, one line a split, and one a corpus where there are several."""
+    lines = []
+    for split, counts in report["splits"].items():
+        lines.append(f"{split:10} {describe_counts(counts)}")
+        corpora = report.get("corpora", {}).get(split, {})
+        lines += [f"  {name:8} {describe_counts(of_corpus)}" for name, of_corpus in corpora.items() if len(corpora) > 1]
+    return "\n".join(lines)
 
 
 def describe_counts(counts: dict[str, Any]) -> str:
@@ -253,9 +269,10 @@ def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Pat
     report |= report_of(counts)
     for split, of_split in statistics.items():
         report["splits"][split] |= of_split
-    if not report["splits"]["train"]["kept"]:
-        raise UserError(f"every training pair has more than {max_tokens} tokens: raise train.batch_tokens, and "
-                        "model.max_positions where positions are learned")
+    for name, of_corpus in counts["train"].items():
+        if not of_corpus.kept:
+            raise UserError(f"{name and f'{name}: '}every training pair has more than {max_tokens} tokens: raise "
+                            "train.batch_tokens, and model.max_positions where positions are learned")
     lengths = Dataset.from_file(str(folder / "train.arrow")).with_format("numpy")["source_length"][:]
     sampled = [text.removeprefix(BACK_TRANSLATED) for text in _texts(load_rows(splits, "train"), "source", most=100_000)]
     several = sum(len(split_sentences(text)) > 1 for text in sampled)

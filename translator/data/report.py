@@ -13,7 +13,9 @@ from translator.data.preparation import describe_counts, load_counts
 from translator.runtime.console import require_stdout
 
 # The option that decides on each cause.
-OPTIONS = {"too long": "max_characters", "length ratio": "max_ratio", OVERLAP: "overlap", "beyond data.limit": "limit"} | {
+OPTIONS = {
+    "too long": "max_characters", "length ratio": "max_ratio", OVERLAP: "overlap", "low score": "min_score",
+    "beyond data.limit": "limit"} | {
     rule.cause: rule.option for rule in RULES}
 
 

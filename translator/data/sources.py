@@ -38,6 +38,7 @@ from translator.runtime.typed import typed
 
 SPLITS = ("train", "validation", "test")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
+SCORED = Features({**TEXT, "score": Value("string")})
 # How `datasets` reads CSV and TSV of the hub without guessing: 007 stays 007, NA stays text, and a quotation mark in TSV is a
 # character. Columns after the first 1000 may be converted.
 CSV = {"keep_default_na": False, "converters": dict.fromkeys(range(1000), str)}
@@ -64,7 +65,8 @@ def read(config: DataConfig, split: str) -> Dataset | None:
     # The mapped file outlives its name, except on NFS, which keeps the folder.
     with tempfile.TemporaryDirectory(prefix="__", dir=config.cache, ignore_cleanup_errors=True) as folder:
         path = Path(folder) / f"{split}.arrow"
-        write_arrow(path, TEXT, (_in_directions(table, config) for table in _tables(config, split)))
+        features = TEXT if _score(config, split) is None else SCORED
+        write_arrow(path, features, (_in_directions(table, config) for table in _tables(config, split)))
         rows = Dataset.from_file(str(path))
     if not len(rows):
         raise UserError(f"{_where(config, split)}: holds no rows")
@@ -148,6 +150,11 @@ def write_arrow(path: Path, features: Features, tables: Iterable[pa.Table]) -> N
         writer.finalize()
 
 
+def _score(config: DataConfig, split: str) -> str | None:
+    """Return the column of scores by which training pairs are kept."""
+    return config.score if split == "train" else None
+
+
 def _where(config: DataConfig, split: str) -> str:
     value = getattr(config, split)
     option = f"data.{split}={value if isinstance(value, str) else ','.join(value)}"
@@ -157,29 +164,34 @@ def _where(config: DataConfig, split: str) -> str:
 def _tables(config: DataConfig, split: str) -> Iterator[pa.Table]:
     """Yield a split's rows as tables of strings with a column for each language."""
     value = getattr(config, split)
-    names = list(dict.fromkeys(itertools.chain(*config.directions)))
+    names, score = list(dict.fromkeys(itertools.chain(*config.directions))), _score(config, split)
     with _as_user_error(where := _where(config, split)):
         if config.path is None:
-            yield from read_table(Path(value), names) if isinstance(value, str) else _read_pairs(value, where)
+            yield from read_table(Path(value), names, score=score) if isinstance(value, str) else _read_pairs(value, where)
         elif Path(_require_path(config)).is_dir():
-            splits = {name: partial(rows.tables, names, where) for name, rows in _local_splits(config).items()}
+            splits = {name: partial(rows.tables, names, where, score) for name, rows in _local_splits(config).items()}
             yield from _sliced(splits, value)
         else:
             streaming = split == "train" and config.window is not None
-            yield from _tables_of(_load_from_hub(config, value, streaming=streaming), names, where)
+            yield from _tables_of(_load_from_hub(config, value, streaming=streaming), names, where, score)
 
 
 def _in_directions(table: pa.Table, config: DataConfig) -> pa.Table:
-    """Return source and target: each row in all directions, with the tag of the target language where there is a choice."""
-    if len(config.directions) == 1:
-        return table.rename_columns(["source", "target"])
-    sources, targets = list[str | None](), list[str | None]()
+    """Return source and target: each row in all directions, with the tag of the target language where there is a choice.
+
+    A last column of scores stays.
+    """
+    languages = set(itertools.chain(*config.directions))
+    columns, scores = (list(TEXT), []) if table.num_columns == len(languages) else (list(SCORED), table.column_names[-1:])
+    if len(config.directions) == 1 and not config.tags:
+        return table.rename_columns(columns)
+    rows = list[tuple[str | None, ...]]()
     for row in table.to_pylist():
         for source, target in config.directions:
             tagged = config.tags and row[source] is not None and row[source].strip()
-            sources.append(f"{tag_of(target)}{row[source]}" if tagged else row[source])
-            targets.append(row[target])
-    return pa.table({"source": pa.array(sources, pa.string()), "target": pa.array(targets, pa.string())})
+            text = f"{tag_of(target)}{row[source]}" if tagged else row[source]
+            rows.append((text, row[target], *(row[score] for score in scores)))
+    return pa.table([pa.array(values, pa.string()) for values in zip(*rows, strict=True)], columns)
 
 
 def _read_pairs(paths: Sequence[str], where: str) -> Iterator[pa.Table]:
@@ -235,12 +247,12 @@ def _load_from_hub(config: DataConfig, split: str, *, streaming: bool = False) -
     return datasets.load_dataset(path, split=split, streaming=streaming, **options)
 
 
-def _tables_of(rows: Any, names: Sequence[str], where: str) -> Iterator[pa.Table]:
+def _tables_of(rows: Any, names: Sequence[str], where: str, score: str | None) -> Iterator[pa.Table]:
     """Yield the text columns of a Dataset or IterableDataset; its values are not decoded, so none can open a file."""
     for table in rows.with_format("arrow").iter(READ_ROWS):
         if any(name.startswith("__index_level_") for name in table.column_names):  # so pandas names a column without a name
             raise UserError(f"{where}: its rows have more cells than its header")
-        yield text_columns(table, names, where)
+        yield text_columns(table, names, where, score)
 
 
 def _sliced(splits: Mapping[str, Callable[[], Iterator[pa.Table]]], value: str) -> Iterator[pa.Table]:
@@ -257,10 +269,10 @@ def _sliced(splits: Mapping[str, Callable[[], Iterator[pa.Table]]], value: str) 
 
 
 class _Split(NamedTuple):
-    """A split of a local folder. tables: takes names of columns, and what begins error messages."""
+    """A split of a local folder. tables: takes names of columns, what begins error messages, and the column of scores."""
 
     files: list[Path]  # that hold its rows, or say how they are read
-    tables: Callable[[Sequence[str], str], Iterator[pa.Table]]
+    tables: Callable[[Sequence[str], str, str | None], Iterator[pa.Table]]
 
 
 def _local_splits(config: DataConfig) -> dict[str, _Split]:
@@ -310,6 +322,7 @@ def _outside(path: Path, file: Path | str) -> UserError:
                      "data.path=null data.train=FILE")
 
 
-def _tables_of_files(files: Sequence[Path], delimiter: str, names: Sequence[str], where: str) -> Iterator[pa.Table]:
+def _tables_of_files(files: Sequence[Path], delimiter: str, names: Sequence[str], where: str, score: str | None
+                     ) -> Iterator[pa.Table]:
     for file in files:
-        yield from read_table(file, names, delimiter)
+        yield from read_table(file, names, delimiter, score)

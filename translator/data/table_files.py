@@ -27,10 +27,10 @@ csv.field_size_limit(sys.maxsize)  # a cell may hold a document
 _warn_once = cache(log)  # a stream reads a file again and again
 
 
-def read_table(path: Path, names: Sequence[str], delimiter: str = ",") -> Iterator[pa.Table]:
+def read_table(path: Path, names: Sequence[str], delimiter: str = ",", score: str | None = None) -> Iterator[pa.Table]:
     """Yield the columns `names` of a file, or these languages of its `translation` column, `READ_ROWS` rows at a time.
 
-    path: one of `KINDS`, plain or .gz. delimiter: separates the cells of .csv.
+    path: one of `KINDS`, plain or .gz. delimiter: separates the cells of .csv. score: one more column, of numbers as text.
     Columns are strings. Values that are not text become null.
     Raise UserError where the file is damaged or ambiguous, or has no such columns.
     """
@@ -38,24 +38,35 @@ def read_table(path: Path, names: Sequence[str], delimiter: str = ",") -> Iterat
     if kind not in KINDS:
         raise UserError(f"{path}: expected {', '.join(KINDS)}, plain or .gz, or two text files as [SOURCES,TARGETS]")
     if kind == ".parquet":
-        yield from _read_parquet(path, names)
-    elif kind == ".csv":
-        yield from _read_cells(path, names, _csv_rows(path, delimiter))
-    elif kind == ".tsv":
-        yield from _read_cells(path, names, _tsv_rows(path))
+        yield from _read_parquet(path, names, score)
+    elif kind in (".csv", ".tsv"):
+        rows = _csv_rows(path, delimiter) if kind == ".csv" else _tsv_rows(path)
+        yield from _read_cells(path, names if score is None else [*names, score], rows)
     else:
-        yield from _read_json(path, names)
+        yield from _read_json(path, names, score)
 
 
-def text_columns(table: pa.Table, names: Sequence[str], where: Path | str) -> pa.Table:
-    """Return the columns `names`, or these languages of the `translation` column, as strings. `where` begins a UserError."""
+def text_columns(table: pa.Table, names: Sequence[str], where: Path | str, score: str | None = None) -> pa.Table:
+    """Return the columns `names`, or these languages of the `translation` column, as strings, and the column `score`.
+
+    `where` begins a UserError.
+    """
     translation = table.schema.field("translation").type if "translation" in table.column_names else None
     languages = [field.name for field in translation] if translation and pa.types.is_struct(translation) else []
     if _are_languages(names, table.column_names, languages, where):
         columns = [pc.struct_field(table["translation"], name) for name in names]
     else:
         columns = [table[name] for name in names]
-    return pa.table([_strings(column, name, where) for name, column in zip(names, columns, strict=True)], list(names))
+    texts = pa.table([_strings(column, name, where) for name, column in zip(names, columns, strict=True)], list(names))
+    if score is None:
+        return texts
+    _require_score(score, table.column_names, where)
+    return texts.append_column(score, table[score].cast(pa.string()))
+
+
+def _require_score(score: str, columns: Collection[str], where: Path | str) -> None:
+    if score not in columns:
+        raise UserError(f"{where}: has no column {score}, but {', '.join(columns)}. Set data.score")
 
 
 def _are_languages(names: Sequence[str], columns: Collection[str], languages: Collection[str], where: Path | str) -> bool:
@@ -145,7 +156,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             f"Separate cells by {delimiter!r}, close the marks around each cell, and double those inside") from error
 
 
-def _read_json(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+def _read_json(path: Path, names: Sequence[str], score: str | None) -> Iterator[pa.Table]:
     """Yield tables of a file of objects. The first rows decide which columns there are."""
     rows = _json_objects(path)
     nested = None
@@ -153,9 +164,15 @@ def _read_json(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
         translations = [row.get("translation") for row in batch]
         if nested is None:
             languages = dict.fromkeys(itertools.chain(*(value for value in translations if isinstance(value, dict))))
-            nested = _are_languages(names, dict.fromkeys(itertools.chain(*batch)), languages, path)
+            columns = dict.fromkeys(itertools.chain(*batch))
+            nested = _are_languages(names, columns, languages, path)
+            if score is not None:
+                _require_score(score, columns, path)
         objects = [value if isinstance(value, dict) else {} for value in translations] if nested else batch
-        yield pa.table([_text_array([row.get(name) for row in objects]) for name in names], list(names))
+        table = pa.table([_text_array([row.get(name) for row in objects]) for name in names], list(names))
+        if score is not None:
+            table = table.append_column(score, pa.array([str(row.get(score)) for row in batch], pa.string()))
+        yield table
 
 
 def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
@@ -178,13 +195,14 @@ def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+def _read_parquet(path: Path, names: Sequence[str], score: str | None) -> Iterator[pa.Table]:
     try:
         with opened(path) as content:
             file = pq.ParquetFile(pa.BufferReader(content.read()) if path.suffix == ".gz" else path)
-        columns = [name for name in (*names, "translation") if name in file.schema_arrow.names]
-        are_there = "translation" in columns or len(columns) == len(names)  # else a message names all columns
+        wanted = [*names, "translation", *([] if score is None else [score])]
+        columns = [name for name in wanted if name in file.schema_arrow.names]
+        are_there = "translation" in columns or set(names) <= set(columns)  # else a message names all columns
         for batch in file.iter_batches(READ_ROWS, columns=columns if are_there else None):
-            yield text_columns(pa.Table.from_batches([batch]), names, path)
+            yield text_columns(pa.Table.from_batches([batch]), names, path, score)
     except (pa.ArrowException, KeyError) as error:
         raise UserError(f"{path}: cannot be read as Parquet: {one_line(str(error))[:600]}") from error

@@ -8,9 +8,10 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tqdm import tqdm
 
@@ -19,12 +20,27 @@ from translator.config.languages import split_tag
 from translator.config.options import SearchConfig
 from translator.evaluation.calibration import Calibration, calibration_of
 from translator.evaluation.hallucination import Hallucination, measure_hallucination
-from translator.evaluation.held_out import language_of, load_test_set, require_comparable, sources_for, warn_of_learned
+from translator.evaluation.held_out import (
+    corpora_in,
+    language_of,
+    load_test_set,
+    require_comparable,
+    sources_for,
+    warn_of_learned,
+)
 from translator.evaluation.robustness import measure_robustness
 from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator
-from translator.metrics.scores import Comparison, LengthScore, Score, metrics_for, paired_bootstrap, score, scores_by_length
+from translator.metrics.scores import (
+    Comparison,
+    LengthScore,
+    Score,
+    metrics_for,
+    paired_bootstrap,
+    score_parts,
+    scores_by_length,
+)
 from translator.metrics.sentences import sentence_scores
 from translator.runs.finding import chosen_runs
 from translator.runs.run_folder import RunFolder
@@ -43,6 +59,8 @@ class Evaluation:
     translations: list[Translation]
     scores: dict[str, Score]
     by_length: list[LengthScore]  # of the first score
+    by_corpus: dict[str, dict[str, Score]]  # where several corpora have a test set
+    corpora: Mapping[str, range]  # the numbers of their sentences
     hallucination: Hallucination
     search: SearchConfig
     language: str  # of references and hypotheses
@@ -82,6 +100,8 @@ class Evaluation:
             "scores": {name: dataclasses.asdict(value) for name, value in self.scores.items()},
             "by_length": [
                 {"lengths": part.lengths, "count": part.count, next(iter(self.scores)): part.value} for part in self.by_length],
+            "by_corpus": {
+                corpus: {name: value.value for name, value in scores.items()} for corpus, scores in self.by_corpus.items()},
             "hallucination": dataclasses.asdict(self.hallucination), "search": dataclasses.asdict(self.search)}
         if self.calibration:
             figures["calibration"] = dataclasses.asdict(self.calibration)
@@ -106,8 +126,10 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     everybody = [run for team in teams for run in team]
     require_comparable(everybody, config.direction)
     name, sources, references = load_test_set(config, runs[0])
+    corpora: Mapping[str, range] = {}
     if config.source_file is None:
         warn_of_learned(everybody, runs[0], config.split, sources, references)
+        corpora = corpora_in(RunFolder(runs[0]), config.split, config.direction)
     language = language_of(RunFolder(runs[0]), config.direction) or config.search.language or ""
     # Everything that may fail comes before the first sentence.
     folders = [require_no_link(runs[0] / _folder_name(name, team, own=team is runs)) for team in teams]
@@ -116,7 +138,8 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     systems: list[tuple[str, Evaluation]] = []
     for team, translator, folder in zip(teams, translators, folders, strict=True):
         evaluation = evaluate(
-            translator, sources_for(team[0], sources, config.direction), references, config.search, language, config.metrics)
+            translator, sources_for(team[0], sources, config.direction), references, config.search, language, config.metrics,
+            corpora)
         label = " + ".join(map(str, team))
         if config.source_file is not None:  # files may share a name, splits of a run do not
             folder = evaluation.vacant_folder(folder)
@@ -136,10 +159,11 @@ def evaluate_runs(config: EvaluateConfig) -> None:
 
 
 def evaluate(translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig,
-             language: str, metrics: Collection[str] | None = None) -> Evaluation:
+             language: str, metrics: Collection[str] | None = None, corpora: Mapping[str, range] = MappingProxyType({})
+             ) -> Evaluation:
     """Translate `sources` to `language` and score the outputs against `references`, one for each source.
 
-    metrics: names of `METRICS`; None: the usual ones for references of this length.
+    metrics: names of `METRICS`; None: the usual ones for references of this length. corpora: parts to score on their own too.
     """
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
@@ -153,12 +177,14 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
-    scores = score(scorers, untagged, hypotheses, references)
+    parts = {"": range(len(sources)), **corpora}
+    by_corpus = score_parts(scorers, untagged, hypotheses, references, parts)
+    scores = by_corpus.pop("")
     by_length = scores_by_length(next(iter(scorers.values())), untagged, hypotheses, references)
     hallucination = measure_hallucination(
         untagged, hypotheses, references, translator.source_tokenizer, translator.target_tokenizer)
-    return Evaluation(sources, untagged, references, translations, scores, by_length, hallucination, search, language, seconds,
-                      calibration_of(translator, sources, references, search))
+    return Evaluation(sources, untagged, references, translations, scores, by_length, by_corpus, corpora, hallucination, search,
+                      language, seconds, calibration_of(translator, sources, references, search))
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
@@ -171,6 +197,12 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
         lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]
     if evaluation.calibration:
         lines += [str(evaluation.calibration)]
+    if evaluation.by_corpus:
+        width = max(map(len, evaluation.by_corpus))
+        lines += [f"{evaluation.first_score} by corpus:"]
+        lines += [
+            f"  {name:{width}}  {next(iter(scores.values())).value:6.2f}  ({len(evaluation.corpora[name]):,} sentences)"
+            for name, scores in evaluation.by_corpus.items()]
     lines += [f"{evaluation.first_score} by source words:"]
     lines += [
         f"  {part.lengths:>8}  {part.value:6.2f}  ({part.count:,} sentence{'s' * (part.count != 1)})"

@@ -12,7 +12,7 @@ import numpy as np
 from translator.config.commands import EvaluateConfig
 from translator.config.languages import tag_of
 from translator.data.cleaning import READ_ROWS, Counts, same_sentence, with_text
-from translator.data.preparation import SIDES, digest, load_split
+from translator.data.preparation import SIDES, digest, load_split, scored_apart
 from translator.data.sources import SPLITS, read
 from translator.data.text_files import read_lines
 from translator.runs.run_folder import RunFolder
@@ -67,6 +67,11 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
         raise UserError(f"data.{split}=null: this split was cut from all directions together. Remove source= and target=.")
     pairs = list(with_text(rows, Counts()))
     return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def corpora_in(folder: RunFolder, split: str, direction: Direction) -> dict[str, range]:
+    """Return which sentences of `held_out` are of which corpus; nothing if they are of one."""
+    return scored_apart(folder.load_report(), split) if direction is None else {}
 
 
 def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]) -> None:

@@ -19,8 +19,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from translator.config.building import by_dotted_name
 from translator.config.commands import ReportConfig
 from translator.config.options import RunConfig
+from translator.data.cleaning import Counts
+from translator.data.preparation import counts_of
 from translator.evaluation.evaluate import Evaluation, compare, evaluate
-from translator.evaluation.held_out import held_out, language_of, require_comparable, sources_for, warn_of_learned
+from translator.evaluation.held_out import corpora_in, held_out, language_of, require_comparable, sources_for, warn_of_learned
 from translator.evaluation.report_examples import all_examples, chosen_examples
 from translator.inference.translator import Translator
 from translator.metrics.metric import METRICS
@@ -122,7 +124,8 @@ def write_report(own: Path, folder: Path, options: ReportConfig, defaults: RunCo
     sentences = all_examples(evaluations)
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
-        scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder), spans=spans_of(run),
+        scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder),
+        corpora=corpora_of_run(run.folder), spans=spans_of(run),
         examples=chosen_examples(sentences, options.examples, options.seed), environment=environment(device),
         samples=BOOTSTRAP_SAMPLES, defaults=defaults is not None,
         configuration=option_rows([run.config for run in runs], defaults))
@@ -159,7 +162,8 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
         return run
     warn_of_learned([path], own.path, options.split, sources, references)
     sources, language = sources_for(path, sources, options.direction), language_of(own, options.direction)
-    run.evaluation = evaluate(translator, sources, references, options.search, language)
+    corpora = corpora_in(own, options.split, options.direction)
+    run.evaluation = evaluate(translator, sources, references, options.search, language, corpora=corpora)
     return run
 
 
@@ -216,6 +220,12 @@ def splits_of(folder: RunFolder) -> dict[str, Any]:
     return splits if isinstance(splits, dict) and all(
         isinstance(counts, dict) and isinstance(counts.get("dropped"), dict)
         and all(isinstance(counts.get(name), int) for name in names) for counts in splits.values()) else {}
+
+
+def corpora_of_run(folder: RunFolder) -> dict[str, dict[str, Counts]]:
+    """Return the counts of the corpora in data_report.json by split; nothing if there is one corpus."""
+    report = folder.load_report()
+    return counts_of(report) if "corpora" in report and splits_of(folder) else {}
 
 
 def render(**content: Any) -> str:

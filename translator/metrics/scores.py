@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,12 +79,20 @@ def _usual(place: str, references: Sequence[str]) -> list[str]:
 
 def score(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str],
           references: Sequence[str]) -> dict[str, Score]:
-    """Score a corpus with one reference a sentence by each metric."""
-    if not hypotheses:
+    """Score a test set with one reference a sentence by each metric."""
+    return score_parts(metrics, sources, hypotheses, references, {"": range(len(hypotheses))})[""]
+
+
+def score_parts(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str],
+                parts: Mapping[str, range]) -> dict[str, dict[str, Score]]:
+    """Score parts of a test set, as `score` does. parts: the numbers of the sentences of each, by name."""
+    if not all(parts.values()):
         raise ValueError("no sentences to score")
-    totals = {name: metric.statistics(sources, hypotheses, references).sum(0) for name, metric in metrics.items()}
-    return {
-        name: Score(metric.name, metric.value(totals[name].tolist()), metric.signature()) for name, metric in metrics.items()}
+    statistics = {name: metric.statistics(sources, hypotheses, references) for name, metric in metrics.items()}
+    return {part: {
+        name: Score(metric.name, metric.value(statistics[name][sentences.start : sentences.stop].sum(0).tolist()),
+                    metric.signature())
+        for name, metric in metrics.items()} for part, sentences in parts.items()}
 
 
 def scores_by_length(metric: Metric, sources: Sequence[str], hypotheses: Sequence[str],

@@ -31,6 +31,7 @@ CELL, LETTER, LABEL_SIZE, PANEL_TITLE_SIZE, TITLE_SIZE, LETTER_PER_POINT = 0.17,
 WEIGHTS = (0, 0.05, 0.2, 0.5, 1)  # marked on their scale
 
 MANY = {"linewidth": 0.7, "alpha": 0.6}
+MARKERS = "sv^dx+"  # of the scores of single corpora
 FEW = {"marker": "o", "markersize": 3}
 LINES = {"bleu": "-", "exact": "-", "chrf": "--"}  # of other metrics ":"
 SCORES, LOSSES = "Score on validation", "Loss"
@@ -56,9 +57,13 @@ def draw_curves(runs: Mapping[str, History]) -> Figure:
     for axes, (title, measurements) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
         for (run, history), colour in zip(runs.items(), COLOURS, strict=False):
             for name, (label, style) in measurements.items():
+                of_run = f"{label} of {run}".strip() if len(runs) > 1 else label
                 if points := history.get(name):
-                    label = f"{label} of {run}".strip() if len(runs) > 1 else label
-                    axes.plot(*zip(*points, strict=True), color=colour, label=label, **style)
+                    axes.plot(*zip(*points, strict=True), color=colour, label=of_run, **style)
+                corpora = sorted(other.removeprefix(f"{name}.") for other in history if other.startswith(f"{name}."))
+                for corpus, marker in zip(corpora, itertools.cycle(MARKERS)):
+                    axes.plot(*zip(*history[f"{name}.{corpus}"], strict=True), color=colour, label=f"{of_run}, {corpus}",
+                              **style | {"marker": marker, "linewidth": 0.7})
         _style(axes, title)
         axes.set_xlabel("update", fontsize=8)
         axes.xaxis.set_major_formatter("{x:,.0f}")

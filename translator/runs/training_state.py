@@ -51,6 +51,8 @@ class TrainingState:
     update: Count = 0
     epoch: Count = 0
     batch: Count = 0  # batches of this epoch already used
+    stage: Count = 0  # of train.stages; `epoch` counts within it
+    earlier_epochs: Annotated[float, Field(strict=True, ge=0, lt=2**63)] = 0.0  # of the stages before
     tokens: Count = 0  # target tokens of all updates
     seconds: Annotated[float, Field(strict=True, ge=0, lt=2**63)] = 0.0
     skipped: Count = 0  # updates whose gradient was not finite in fp16

@@ -127,5 +127,9 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
         f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.cursor.unit == 'epoch' else 'a window'}\n"
         f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.cursor.unit}s, in "
         f"{amount:,} {unit}{'s' * (amount != 1)} at {plan.seconds:.2f} s an update, {validation}")
+    stages = trainer.cursor.stages
+    for number, stage in enumerate(stages, start=1):
+        if len(stages) > 1 or stage.mix is not None:
+            log(f"{f'stage {number}' if len(stages) > 1 else 'mix':10} {stage}")
     if trainer.state.update:
         log(f"resuming   from update {trainer.state.update:,}")

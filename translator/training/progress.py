@@ -17,25 +17,47 @@ from translator.runs.tensorboard import Tracker
 from translator.runs.training_state import TrainingState
 from translator.runtime.console import Progress, log
 from translator.runtime.distributed import is_main_process, own_items, world_size
+from translator.runtime.seeds import derive_seed
+from translator.training.stages import Stage, stages_of
 from translator.training.updater import Step
+
+STAGE = 5  # purpose of derived seeds
 
 
 class BatchCursor:
-    """Walks through the batches of epoch after epoch, and keeps its place in the training's state."""
+    """Walks through the batches of epoch after epoch, stage after stage, and keeps its place in the training's state."""
 
     def __init__(self, config: RunConfig, corpus: Corpus, state: TrainingState) -> None:
-        options: dict[str, Any] = {
-            "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "seed": config.seed,
-            "sampling": config.tokenizer.sampling, "augment": config.data.augment}
-        self.source: BatchSource | WindowSource
-        if config.data.window is None:
-            self.unit = "epoch"  # what `state.epoch` counts
-            self.source = BatchSource(corpus.train, (corpus.source_tokenizer, corpus.target_tokenizer), **options)
-        else:
-            self.unit = "window"
-            self.source = WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
-        self.state, self.batches_of_update = state, config.train.batches_of_update
+        self.config, self.corpus, self.state = config, corpus, state
+        self.stages = stages_of(config, corpus)
+        self.unit = "epoch" if config.data.window is None else "window"  # what `state.epoch` counts
+        self.batches_of_update = config.train.batches_of_update
         self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
+        self.source = self._source()
+
+    def _source(self) -> BatchSource | WindowSource:
+        """Return the batches of the present stage."""
+        config, corpus, number = self.config, self.corpus, self.state.stage
+        options: dict[str, Any] = {
+            "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "sampling": config.tokenizer.sampling,
+            "seed": derive_seed(config.seed, STAGE, number) if number else config.seed, "augment": self.stage.augment}
+        if config.data.window is not None:
+            return WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
+        return BatchSource(
+            corpus.train, (corpus.source_tokenizer, corpus.target_tokenizer), mix=self.stage.mix, **options)
+
+    @property
+    def stage(self) -> Stage:
+        return self.stages[self.state.stage]
+
+    def enter_stage(self, done: float) -> None:
+        """Begin the next stage if this one is over. done: the fraction of the training that is."""
+        state = self.state
+        while self.stage.is_over(update=state.update, epochs=self.epochs - state.earlier_epochs, done=done):
+            state.earlier_epochs, state.epoch, state.batch = self.epochs, 0, 0
+            state.stage += 1
+            self.source = self._source()
+            log(f"stage      {state.stage + 1} of {len(self.stages)} from update {state.update + 1:,}: {self.stage}")
 
     @property
     def batches_per_epoch(self) -> int:
@@ -48,7 +70,7 @@ class BatchCursor:
     @property
     def epochs(self) -> float:
         """How many have been trained on."""
-        return self.state.epoch + self.state.batch / self.batches_per_epoch
+        return self.state.earlier_epochs + self.state.epoch + self.state.batch / self.batches_per_epoch
 
     def next_batches(self) -> list[Batch]:
         """Return this process's batches of the next update: equally many in each process, so some may be empty."""
@@ -62,7 +84,7 @@ class BatchCursor:
 
     def sentences(self) -> str:
         """Name the first sentences of the last update."""
-        rows = np.sort(np.concatenate(self.source.plan(self.state.epoch)[self._of_update]))
+        rows = np.unique(self.source.rows(self.state.epoch, self._of_update))
         numbers = ", ".join(f"{row + 1:,}" for row in rows[:5])
         more = f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
         return f"sentences {numbers}{more} of those kept{'' if self.unit == 'epoch' else f' of window {self.state.epoch + 1}'}"
@@ -102,7 +124,8 @@ class Measurements:
             **({"train/gradient_norm": step.gradient_norm} if math.isfinite(step.gradient_norm) else {}),  # else it was skipped
             "train/learning_rate": step.learning_rate,
             "train/tokens_per_second": tokens_per_second, "train/padding": sums["padding"] / sums["updates"],
-            "train/epoch": cursor.epochs, "train/tokens": state.tokens, **({"train/skipped": state.skipped} if fp16 else {})})
+            "train/epoch": cursor.epochs, "train/tokens": state.tokens, **({"train/skipped": state.skipped} if fp16 else {}),
+            **({"train/stage": state.stage + 1} if len(cursor.stages) > 1 else {})})
         self._progress.advance(done, f"{cursor.unit} {cursor.epochs:.2f}", f"update {state.update:,}", f"loss {loss:.3f}",
                                f"{tokens_per_second:,.0f} tokens/s", f"lr {step.learning_rate:.2e}")
 

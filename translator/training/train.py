@@ -12,7 +12,7 @@ import torch
 
 from translator.config.building import by_dotted_name
 from translator.config.options import RunConfig
-from translator.data.preparation import Corpus, describe, prepare
+from translator.data.preparation import Corpus, describe, prepare, scored_apart
 from translator.data.tatoeba import fetch_default
 from translator.evaluation.calibration import save_calibration
 from translator.evaluation.evaluate import Evaluation, evaluate
@@ -212,7 +212,8 @@ def _evaluate_on_test(outcome: Outcome, translator: Translator, corpus: Corpus, 
     """Score the chosen weights; log that, a few translations, and what to type next."""
     log(f"Training ended: {outcome.reason}. Kept: {outcome.kept}.")
     sources, references = list(corpus.test["source"]), list(corpus.test["target"])
-    evaluation = evaluate(translator, sources, references, config.search, config.data.language)
+    evaluation = evaluate(translator, sources, references, config.search, config.data.language,
+                          corpora=scored_apart(corpus.report, "test"))
     log(describe_evaluation(evaluation))
     evaluation.save(folder.path / "evaluation-test")
     save_calibration(

@@ -104,7 +104,8 @@ class Trainer:
     def _update(self) -> None:
         started = time.perf_counter()
         state = self.state
-        rate = learning_rate(self.config.optim, state.update + 1, self._fraction())
+        self.cursor.enter_stage(self._fraction())
+        rate = self.cursor.stage.rate * learning_rate(self.config.optim, state.update + 1, self._fraction())
         batches = self.cursor.next_batches()
         state.update += 1
         step = self.updater.step(batches, rate)

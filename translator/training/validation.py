@@ -11,9 +11,9 @@ from torch import Tensor
 from translator.config.languages import split_tag
 from translator.config.options import TrainConfig
 from translator.data.batching import Batch, BatchSource
-from translator.data.preparation import Corpus
+from translator.data.preparation import Corpus, scored_apart
 from translator.metrics.metric import METRICS, Metric
-from translator.metrics.scores import better, score, validation_metrics
+from translator.metrics.scores import better, score_parts, validation_metrics
 from translator.model.attention_maps import cross_attention
 from translator.model.transformer import Transformer
 from translator.runs.tensorboard import Tracker
@@ -38,6 +38,7 @@ class Validator:
         UserError for a sentence beyond learned positions, and for a metric that cannot be computed here.
         """
         self.corpus, self.model, self.translate, self.loss = corpus, model, translate, loss
+        self.corpora = scored_apart(corpus.report, "validation")  # of which each is scored on its own as well
         self.metrics: dict[str, Metric] = {}  # in the main process
         # Now: a metric that cannot be computed must not end a training at its first validation.
         broadcast_from_main(
@@ -64,13 +65,18 @@ class Validator:
         sources, references = list(self.corpus.validation["source"]), list(self.corpus.validation["target"])
         translations = gather(self.translate(own_items(sources)))
         untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
-        scores = broadcast_from_main(lambda: score(self.metrics, untagged, translations, references))
+        parts = {"": range(len(sources)), **self.corpora}
+        scores = broadcast_from_main(lambda: score_parts(self.metrics, untagged, translations, references, parts))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
-        return metrics | {name: value.value for name, value in scores.items()}, translations
+        for part, of_part in scores.items():
+            metrics |= {f"{name}.{part}" if part else name: value.value for name, value in of_part.items()}
+        return metrics, translations
 
     def show(self, update: int, metrics: Metrics, translations: Sequence[str], tracker: Tracker, *, best: bool) -> None:
         """Show what `measure` returned on the console and in TensorBoard, with samples and an attention map."""
         scores = "".join(f"{cls.label or cls.name} {metrics[name]:.2f}  " for name, cls in METRICS.items() if name in metrics)
+        first = next(name for name in METRICS if name in metrics)
+        scores += "".join(f"{corpus} {metrics[f'{first}.{corpus}']:.2f}  " for corpus in self.corpora)
         line = f"update {update:,}: validation {scores}loss {metrics['loss']:.3f}  perplexity {metrics['perplexity']:.2f}"
         log(coloured(f"{line}  new best", GREEN) if best else line)
         tracker.scalars(update, {f"validation/{name}": value for name, value in metrics.items()})

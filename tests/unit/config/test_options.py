@@ -38,7 +38,7 @@ GROUPS = ("data", "tokenizer", "model", "optim", "train", "search")
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_preset_composes(group):
     for path in (CONF / group).glob("*.yaml"):
-        extra = ["data.train=x.tsv"] if path.stem == "files" else []
+        extra = {"files": ["data.train=x.tsv"], "mix": ["data.corpora=[{name:x,train:x.tsv}]"]}.get(path.stem, [])
         assert isinstance(run_config(f"{group}={path.stem}", *extra), RunConfig)
 
 

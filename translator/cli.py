@@ -6,14 +6,10 @@ from translator.runtime.script import one_line_errors
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
+from translator.config.presets import CONF
 from translator.runtime.errors import UserError, unknown
-
-PACKAGE = Path(__file__).resolve().parent
-# A wheel holds conf/ inside the package.
-CONF = next(folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir())
 
 
 class Command(NamedTuple):

@@ -55,10 +55,11 @@ class EvaluateConfig(ScoringConfig):
     """What `scripts/evaluate.py` composes: conf/evaluate.yaml."""
 
     against: str | Annotated[tuple[str, ...], Field(min_length=1)] | None
+    sets: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     source_file: str | None
     reference_file: str | None
     metrics: Annotated[tuple[MetricName, ...], Field(min_length=1)] | None = None
-    worst: Whole
+    worst: Whole | None
     robustness: bool = False
 
     def __post_init__(self) -> None:
@@ -67,6 +68,8 @@ class EvaluateConfig(ScoringConfig):
                      "and reference_file go together. Give both or neither.")
         self.require(self.source is None or self.source_file is None, "source", "and target are for a split, not for files")
         self.require(self.split == "test" or self.source_file is None, "split", "has no meaning for files")
+        self.require(self.sets is None or self.source_file is None, "sets", "and source_file are two inputs. Give one of them.")
+        self.require(self.split == "test" or self.sets is None, "split", "has no meaning for sets")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -21,18 +21,21 @@ from translator.config.options import SearchConfig
 from translator.evaluation.calibration import Calibration, calibration_of
 from translator.evaluation.hallucination import Hallucination, measure_hallucination
 from translator.evaluation.held_out import (
-    corpora_in,
     language_of,
-    load_test_set,
+    load_test_sets,
     require_comparable,
     sources_for,
     warn_of_learned,
+    warn_of_learned_sets,
 )
 from translator.evaluation.robustness import measure_robustness
+from translator.evaluation.test_sets import TestSet
 from translator.inference.ranking import as_line
 from translator.inference.translation import ONLY_EMPTY, Translation
 from translator.inference.translator import Translator
 from translator.metrics.scores import (
+    BOOTSTRAP_SAMPLES,
+    SEED,
     Comparison,
     LengthScore,
     Score,
@@ -55,7 +58,7 @@ class Evaluation:
 
     sources: list[str]
     untagged: list[str]  # the same without language tags
-    references: list[str]
+    references: list[str]  # the first of each source
     translations: list[Translation]
     scores: dict[str, Score]
     by_length: list[LengthScore]  # of the first score
@@ -66,6 +69,7 @@ class Evaluation:
     language: str  # of references and hypotheses
     seconds: float  # of translation
     calibration: Calibration | None = None  # on the references; None if no pair can be rated
+    more_references: Sequence[list[str]] = ()
 
     @property
     def hypotheses(self) -> list[str]:
@@ -88,10 +92,14 @@ class Evaluation:
 
     def texts(self) -> dict[str, str]:
         texts = {"source": self.sources, "reference": self.references, "hypothesis": self.hypotheses}
+        texts |= {f"reference-{number}": lines for number, lines in enumerate(self.more_references, start=2)}
         return {f"{name}.txt": "".join(line + "\n" for line in lines) for name, lines in texts.items()}
 
-    def save(self, folder: Path) -> None:
-        """Write source.txt, reference.txt, hypothesis.txt and scores.json; the command sacrebleu prints the same scores."""
+    def save(self, folder: Path, **more: object) -> None:
+        """Write source.txt, reference.txt, hypothesis.txt and scores.json; the command sacrebleu prints the same scores.
+
+        more: further values of scores.json, by name.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in self.texts().items():
             write_text(folder / name, text)
@@ -105,6 +113,7 @@ class Evaluation:
             "hallucination": dataclasses.asdict(self.hallucination), "search": dataclasses.asdict(self.search)}
         if self.calibration:
             figures["calibration"] = dataclasses.asdict(self.calibration)
+        figures |= more
         write_text(folder / "scores.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
 
     def vacant_folder(self, folder: Path) -> Path:
@@ -116,6 +125,9 @@ class Evaluation:
         return candidate
 
 
+Systems = Sequence[tuple[str, Evaluation]]  # by name, the baseline first
+
+
 def evaluate_runs(config: EvaluateConfig) -> None:
     """Score a run, or several that translate together, against other runs if asked; print and save the results."""
     tune_cpu()
@@ -125,28 +137,43 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
     everybody = [run for team in teams for run in team]
     require_comparable(everybody, config.direction)
-    name, sources, references = load_test_set(config, runs[0])
-    corpora: Mapping[str, range] = {}
-    if config.source_file is None:
-        warn_of_learned(everybody, runs[0], config.split, sources, references)
-        corpora = corpora_in(RunFolder(runs[0]), config.split, config.direction)
-    language = language_of(RunFolder(runs[0]), config.direction) or config.search.language or ""
+    test_sets = load_test_sets(config, runs[0])
+    if config.sets is not None:
+        warn_of_learned_sets(everybody, test_sets)
+    elif config.source_file is None:
+        warn_of_learned(everybody, runs[0], config.split, test_sets[0].sources, test_sets[0].references[0])
     # Everything that may fail comes before the first sentence.
-    folders = [require_no_link(runs[0] / _folder_name(name, team, own=team is runs)) for team in teams]
+    for test_set, team in itertools.product(test_sets, teams):
+        require_no_link(runs[0] / _folder_name(test_set.name, team, own=team is runs))
     require_writable(runs[0])
     translators = [Translator(*team, device=config.device, precision=config.precision) for team in teams]
+    scored = [_score_teams(config, one, runs, list(zip(teams, translators, strict=True))) for one in test_sets]
+    if config.sets is not None:
+        print(describe_sets([(one.name, systems) for one, systems in zip(test_sets, scored, strict=True)]))
+    elif config.against:
+        print(describe_comparison(compare(*scored)))
+
+
+def _score_teams(config: EvaluateConfig, test_set: TestSet, owner: Sequence[Path],
+                 teams: Sequence[tuple[Sequence[Path], Translator]]) -> list[tuple[str, Evaluation]]:
+    """Score the runs of each team on a test set, print and save what comes out in the first of `owner`."""
+    language = language_of(RunFolder(owner[0]), config.direction) or config.search.language or ""
     systems: list[tuple[str, Evaluation]] = []
-    for team, translator, folder in zip(teams, translators, folders, strict=True):
-        evaluation = evaluate(
-            translator, sources_for(team[0], sources, config.direction), references, config.search, language, config.metrics,
-            corpora)
-        label = " + ".join(map(str, team))
-        if config.source_file is not None:  # files may share a name, splits of a run do not
+    for team, translator in teams:
+        sources = sources_for(team[0], test_set.sources, config.direction)
+        evaluation = evaluate(translator, sources, test_set.references[0], config.search, language, config.metrics,
+                              test_set.references[1:], test_set.corpora)
+        label, folder = " + ".join(map(str, team)), owner[0] / _folder_name(test_set.name, team, own=team is owner)
+        if test_set.is_file:  # files may share a name, splits of a run do not
             folder = evaluation.vacant_folder(folder)
+        of_set = {} if config.sets is None else {"test_set": test_set.name, "confidence": {
+            row.metric: {"mean": row.mean, "interval": row.interval} for row in compare([(label, evaluation)])}}
         try:
-            evaluation.save(folder)
+            evaluation.save(folder, **of_set)
         finally:  # print even if the disk is full
-            print(f"{label} on {name}: {describe(evaluation, worst=config.worst)}")
+            if config.sets is None or config.worst:
+                worst = 5 if config.worst is None else config.worst
+                print(f"{label} on {test_set.name}: {describe(evaluation, worst=worst)}")
         if config.robustness:
             robustness = measure_robustness(
                 translator, evaluation.sources, evaluation.references, evaluation.hypotheses, config.search, language)
@@ -154,20 +181,21 @@ def evaluate_runs(config: EvaluateConfig) -> None:
             robustness.save(folder)
         print(f"written to {folder}")
         systems.append((label, evaluation))
-    if config.against:
-        print(describe_comparison(compare(systems)))
+    return systems
 
 
 def evaluate(translator: Translator, sources: Sequence[str], references: Sequence[str], search: SearchConfig,
-             language: str, metrics: Collection[str] | None = None, corpora: Mapping[str, range] = MappingProxyType({})
-             ) -> Evaluation:
+             language: str, metrics: Collection[str] | None = None, more_references: Sequence[Sequence[str]] = (),
+             corpora: Mapping[str, range] = MappingProxyType({})) -> Evaluation:
     """Translate `sources` to `language` and score the outputs against `references`, one for each source.
 
-    metrics: names of `METRICS`; None: the usual ones for references of this length. corpora: parts to score on their own too.
+    metrics: names of `METRICS`; None: the usual ones for references of this length.
+    more_references: further ones, in lists of one for each source. corpora: parts to score on their own too.
     """
     if not sources:
         raise UserError("nothing to evaluate: the split or file has no sentences")
     sources, references = [as_line(text) for text in sources], [as_line(text) for text in references]
+    more = [[as_line(text) for text in lines] for lines in more_references]
     scorers = metrics_for(references, language, metrics)  # now: one that is missing must not cost a translated test set
     stream = translator.stream(sources, search)
     started = time.perf_counter()
@@ -178,13 +206,13 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
     hypotheses = [translation.text for translation in translations]
     untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
     parts = {"": range(len(sources)), **corpora}
-    by_corpus = score_parts(scorers, untagged, hypotheses, references, parts)
+    by_corpus = score_parts(scorers, parts, untagged, hypotheses, references, *more)
     scores = by_corpus.pop("")
-    by_length = scores_by_length(next(iter(scorers.values())), untagged, hypotheses, references)
+    by_length = scores_by_length(next(iter(scorers.values())), untagged, hypotheses, references, *more)
     hallucination = measure_hallucination(
         untagged, hypotheses, references, translator.source_tokenizer, translator.target_tokenizer)
     return Evaluation(sources, untagged, references, translations, scores, by_length, by_corpus, corpora, hallucination, search,
-                      language, seconds, calibration_of(translator, sources, references, search))
+                      language, seconds, calibration_of(translator, sources, references, search), more)
 
 
 def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
@@ -217,12 +245,12 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     return "\n".join(lines)
 
 
-def compare(systems: Sequence[tuple[str, Evaluation]]) -> list[Comparison]:
+def compare(systems: Systems) -> list[Comparison]:
     """Compare several systems' outputs for the same sentences with the first system's, by paired bootstrap."""
     first = systems[0][1]
     metrics = metrics_for(first.references, first.language, first.scores).values()
     hypotheses = [(name, evaluation.hypotheses) for name, evaluation in systems]
-    return paired_bootstrap(metrics, hypotheses, first.untagged, first.references)
+    return paired_bootstrap(metrics, hypotheses, first.untagged, first.references, *first.more_references)
 
 
 def describe_comparison(comparisons: Sequence[Comparison]) -> str:
@@ -233,6 +261,34 @@ def describe_comparison(comparisons: Sequence[Comparison]) -> str:
         p = "baseline" if row.p_value is None else f"p = {row.p_value:.4f}"
         lines += [f"  {row.metric:{name}}  {row.system:{width}}  {row.value:6.2f}  ({row.mean:.2f} ± {row.interval:.2f})  {p}"]
     return "\n".join(lines)
+
+
+def describe_sets(scored: Sequence[tuple[str, Systems]]) -> str:
+    """Return one table of the scores of the same systems on each test set, and below it the signatures."""
+    metrics = list(dict.fromkeys(value.name for _, systems in scored for value in systems[0][1].scores.values()))
+    several = len(scored[0][1]) > 1
+    table = [["test set", *["system"] * several, "sentences", *metrics]]
+    for name, systems in scored:
+        rows = compare(systems)
+        for number, (system, evaluation) in enumerate(systems):
+            cells = {row.metric: _with_interval(row) for row in rows[number :: len(systems)]}  # of each metric, all systems
+            table += [[name, *[system] * several, f"{len(evaluation.sources):,}", *(cells.get(one, "–") for one in metrics)]]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    names = 1 + several
+    lines = ["  ".join([*map(str.ljust, row[:names], widths), *map(str.rjust, row[names:], widths[names:])]) for row in table]
+    lines += [f"± half of the 95 % confidence interval, by bootstrap (bs:{BOOTSTRAP_SAMPLES}|seed:{SEED})"
+              + "; p against the first by paired bootstrap" * several]
+    signatures = dict[tuple[str, str], list[str]]()
+    for name, systems in scored:
+        for value in systems[0][1].scores.values():
+            signatures.setdefault((value.name, value.signature), []).append(name)
+    return "\n".join([*lines, *(
+        f"{metric}  {signature}" + f"  on {', '.join(names)}" * (len(names) < len(scored))
+        for (metric, signature), names in signatures.items())])
+
+
+def _with_interval(row: Comparison) -> str:
+    return f"{row.value:.2f} ± {row.interval:.2f}" + (f" (p = {row.p_value:.4f})" if row.p_value is not None else "")
 
 
 def _folder_name(name: str, team: Sequence[Path], *, own: bool) -> str:

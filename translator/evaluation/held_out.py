@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from translator.config.commands import EvaluateConfig
 from translator.config.languages import tag_of
@@ -15,6 +16,7 @@ from translator.data.cleaning import READ_ROWS, Counts, same_sentence, with_text
 from translator.data.preparation import SIDES, digest, load_split, scored_apart
 from translator.data.sources import SPLITS, read
 from translator.data.text_files import read_lines
+from translator.evaluation.test_sets import TestSet, load_named
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
@@ -35,18 +37,27 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
                             f"{data.target}: nothing to compare. If both have one direction, name it by source= and target=.")
 
 
-def load_test_set(config: EvaluateConfig, run: Path) -> tuple[str, list[str], list[str]]:
-    """Return name, sources and references of the two files that `config` names, or of a split of the run's own data."""
+def load_test_sets(config: EvaluateConfig, run: Path) -> list[TestSet]:
+    """Return the test sets that `config` names, or the two files, or a split of the run's own data."""
+    if config.sets is not None:
+        directions = (config.direction,) if config.direction else RunFolder(run).load_config().data.directions
+        if len(directions) > 1:
+            raise UserError(f"sets: the model in {run} has {len(directions)} directions. Choose one by source= and target=")
+        names = [config.sets] if isinstance(config.sets, str) else config.sets
+        sets = [load_named(name, directions[0]) for name in dict.fromkeys(names)]
+        return [dataclasses.replace(one, name="-".join([one.name, *(config.direction or ())])) for one in sets]
     if config.source_file is None or config.reference_file is None:
         name = "-".join([config.split, *(config.direction or ())])
-        return name, *held_out(RunFolder(run), config.split, config.direction)
+        sources, references = held_out(RunFolder(run), config.split, config.direction)
+        corpora = corpora_in(RunFolder(run), config.split, config.direction)
+        return [TestSet(name, sources, [references], corpora=corpora)]
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}. "
             "They must be pairs.")
     name = Path(config.source_file).name.removesuffix(".gz")
-    return (f"file-{name}" if name.split("-")[0] in SPLITS else name), sources, references
+    return [TestSet(f"file-{name}" if name.split("-")[0] in SPLITS else name, sources, [references], is_file=True)]
 
 
 def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[str], list[str]]:
@@ -81,15 +92,32 @@ def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequ
         if split == "train" or folder.digest_of(split) == RunFolder(owner).digest_of(split):
             continue
         try:
-            if count := _learned(folder, sources, references):
+            if count := _learned(folder, sources, references).sum():
                 log(f"warning: {run} was trained on {count:,} of these {len(sources):,} sentences, or their translations: "
                     "its scores are too good. Compare on files that no run has seen: source_file= and reference_file=.")
         except UserError as error:
             log(f"warning: whether {run} was trained on some of these sentences is unknown: {error}")
 
 
-def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> int:
-    """Count the pairs with a sentence that the run's training data hold on its side; UserError for missing data."""
+def warn_of_learned_sets(runs: Iterable[Path], sets: Sequence[TestSet]) -> None:
+    """Warn of test sets with sentences that a run was trained on."""
+    sources = [text for one in sets for text in one.sources]
+    references = [text for one in sets for text in one.references[0]]
+    ends = list(itertools.accumulate(len(one.sources) for one in sets))
+    for run in dict.fromkeys(runs):
+        try:
+            learned = _learned(RunFolder(run), sources, references)
+        except UserError as error:
+            log(f"warning: whether {run} was trained on some of these sentences is unknown: {error}")
+            continue
+        for one, part in zip(sets, np.split(learned, ends), strict=False):
+            if part.any():
+                log(f"warning: {run} was trained on {part.sum():,} of the {len(part):,} sentences of {one.name}, or their "
+                    "translations: its scores there are too good.")
+
+
+def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which pairs have a sentence that the run's training data hold on its side (N,); UserError for missing data."""
     data = folder.load_data()
     train = load_split(data, "train")
     learned = np.zeros(len(sources), bool)
@@ -100,7 +128,7 @@ def _learned(folder: RunFolder, sources: Sequence[str], references: Sequence[str
             texts = itertools.chain(texts, read_lines(Path(data.monolingual)))
         known = set(map(same_sentence, side)).intersection(map(same_sentence, texts))
         learned |= [same_sentence(text) in known for text in side]
-    return int(learned.sum())
+    return learned
 
 
 def language_of(folder: RunFolder, direction: Direction) -> str:

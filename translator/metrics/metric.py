@@ -32,7 +32,7 @@ TOKENIZERS = {
 class Metric:
     """Score a corpus by the sum of its sentences' statistics, so that a bootstrap can resample sentences.
 
-    With one reference a sentence. The methods call `scorer`, a metric of sacreBLEU; other metrics override them.
+    The methods call `scorer`, a metric of sacreBLEU; other metrics override them.
     """
 
     name: ClassVar[str]  # in tables
@@ -46,9 +46,9 @@ class Metric:
     def __init__(self, language: str) -> None:
         """language: of hypotheses and references, as data.target names it."""
 
-    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Return K numbers for each of N sentences: (N, K)."""
-        return np.array(self.scorer._extract_corpus_statistics(list(hypotheses), [list(references)]), dtype=np.float64)
+    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], *references: Sequence[str]) -> Statistics:
+        """Return K numbers for each of N sentences: (N, K). references: one list or more, of one for each sentence."""
+        return np.array(self.scorer._extract_corpus_statistics(list(hypotheses), list(map(list, references))), dtype=np.float64)
 
     def value(self, total: Sequence[float] | Statistics) -> float:
         """Return the score for the sum of statistics: (K,)."""
@@ -123,13 +123,13 @@ class SpBleu(Bleu):
 
 
 class Exact(Metric):
-    """Share of outputs that equal their reference, in per cent: the accuracy of classification as text to text."""
+    """Share of outputs that equal a reference, in per cent: the accuracy of classification as text to text."""
 
     name = "exact"
     words: ClassVar = (0, 2.5)
 
-    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
-        equal = [h.split() == r.split() for h, r in zip(hypotheses, references, strict=True)]
+    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], *references: Sequence[str]) -> Statistics:
+        equal = [h.split() in map(str.split, rs) for h, *rs in zip(hypotheses, *references, strict=True)]
         return np.stack([np.array(equal, dtype=np.float64), np.ones(len(equal))], axis=1)
 
     def value(self, total: Sequence[float] | Statistics) -> float:
@@ -143,7 +143,7 @@ class Comet(Exact):
     """COMET (Rei et al. 2020, https://arxiv.org/abs/2009.09025) by the command comet-score, times 100.
 
     Its requirements clash with this project's: install unbabel-comet in an environment of its own, and add its folder of
-    commands to PATH. UserError if the command is missing or fails.
+    commands to PATH. It knows one reference a sentence, the first. UserError if the command is missing or fails.
     """
 
     name = "COMET"
@@ -155,8 +155,8 @@ class Comet(Exact):
             raise UserError("metric comet: the command comet-score was not found. Install unbabel-comet in an environment of "
                             "its own, and add its bin folder to PATH (docs/evaluation.md).")
 
-    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
-        found = comet_scores(tuple(sources), tuple(hypotheses), tuple(references))
+    def statistics(self, sources: Sequence[str], hypotheses: Sequence[str], *references: Sequence[str]) -> Statistics:
+        found = comet_scores(tuple(sources), tuple(hypotheses), tuple(references[0]))
         return np.array([(score, 1) for score in found], dtype=np.float64)
 
     def signature(self) -> str:

@@ -78,17 +78,17 @@ def _usual(place: str, references: Sequence[str]) -> list[str]:
 
 
 def score(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str],
-          references: Sequence[str]) -> dict[str, Score]:
-    """Score a test set with one reference a sentence by each metric."""
-    return score_parts(metrics, sources, hypotheses, references, {"": range(len(hypotheses))})[""]
+          *references: Sequence[str]) -> dict[str, Score]:
+    """Score a test set by each metric. references: one list or more, of one for each sentence."""
+    return score_parts(metrics, {"": range(len(hypotheses))}, sources, hypotheses, *references)[""]
 
 
-def score_parts(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str],
-                parts: Mapping[str, range]) -> dict[str, dict[str, Score]]:
+def score_parts(metrics: dict[str, Metric], parts: Mapping[str, range], sources: Sequence[str], hypotheses: Sequence[str],
+                *references: Sequence[str]) -> dict[str, dict[str, Score]]:
     """Score parts of a test set, as `score` does. parts: the numbers of the sentences of each, by name."""
     if not all(parts.values()):
         raise ValueError("no sentences to score")
-    statistics = {name: metric.statistics(sources, hypotheses, references) for name, metric in metrics.items()}
+    statistics = {name: metric.statistics(sources, hypotheses, *references) for name, metric in metrics.items()}
     return {part: {
         name: Score(metric.name, metric.value(statistics[name][sentences.start : sentences.stop].sum(0).tolist()),
                     metric.signature())
@@ -96,10 +96,10 @@ def score_parts(metrics: dict[str, Metric], sources: Sequence[str], hypotheses: 
 
 
 def scores_by_length(metric: Metric, sources: Sequence[str], hypotheses: Sequence[str],
-                     references: Sequence[str]) -> list[LengthScore]:
+                     *references: Sequence[str]) -> list[LengthScore]:
     """Return the score of the sentences in each group of source lengths (words); groups without sentences are left out."""
     lengths = [max(1, len(WORD.findall(source))) for source in sources]
-    statistics, scores = metric.statistics(sources, hypotheses, references), []
+    statistics, scores = metric.statistics(sources, hypotheses, *references), []
     for low, high in zip((0, *LENGTH_BOUNDS), (*LENGTH_BOUNDS, None), strict=True):
         rows = [i for i, n in enumerate(lengths) if n > low and (high is None or n <= high)]
         if rows:
@@ -109,14 +109,14 @@ def scores_by_length(metric: Metric, sources: Sequence[str], hypotheses: Sequenc
 
 
 def paired_bootstrap(metrics: Iterable[Metric], systems: Sequence[tuple[str, Sequence[str]]], sources: Sequence[str],
-                     references: Sequence[str]) -> list[Comparison]:
+                     *references: Sequence[str]) -> list[Comparison]:
     """Compare (name, hypotheses) of systems with the first by paired bootstrap (Koehn 2004, https://aclanthology.org/W04-3250)."""
-    chosen = np.random.default_rng(SEED).choice(len(references), (BOOTSTRAP_SAMPLES, len(references)))
+    chosen = np.random.default_rng(SEED).choice(len(sources), (BOOTSTRAP_SAMPLES, len(sources)))
     comparisons = []
     for metric in metrics:
         baseline: tuple[float, np.ndarray] | None = None
         for system, hypotheses in systems:
-            statistics = metric.statistics(sources, hypotheses, references)
+            statistics = metric.statistics(sources, hypotheses, *references)
             value = metric.value(statistics.sum(0).tolist())
             # In float32, as sacreBLEU computes them.
             samples = np.array([metric.value(sample.sum(0)) for sample in statistics.astype(np.float32)[chosen]])

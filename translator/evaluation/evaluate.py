@@ -166,10 +166,9 @@ def _score_teams(config: EvaluateConfig, test_set: TestSet, owner: Sequence[Path
         label, folder = " + ".join(map(str, team)), owner[0] / _folder_name(test_set.name, team, own=team is owner)
         if test_set.is_file:  # files may share a name, splits of a run do not
             folder = evaluation.vacant_folder(folder)
-        of_set = {} if config.sets is None else {"test_set": test_set.name, "confidence": {
-            row.metric: {"mean": row.mean, "interval": row.interval} for row in compare([(label, evaluation)])}}
+        own = config.sets is not None and team is owner and len(team) == 1  # the report shows these
         try:
-            evaluation.save(folder, **of_set)
+            evaluation.save(folder, **(_of_named(test_set, evaluation) if own else {}))
         finally:  # print even if the disk is full
             if config.sets is None or config.worst:
                 worst = 5 if config.worst is None else config.worst
@@ -220,9 +219,7 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     width = max(6, *(len(value.name) for value in evaluation.scores.values()))
     lines += [f"{value.name:{width}} {value.value:6.2f}  {value.signature}" for value in evaluation.scores.values()]
     lines += [f"{100 * evaluation.hit_limit:.1f} % of the outputs hit the length limit", str(evaluation.hallucination)]
-    if evaluation.refused:
-        reason = next(translation.refused for translation in evaluation.translations if translation.refused)
-        lines += [f"{evaluation.refused:,} sources were refused; the first: {reason}"]
+    lines += _refusals(evaluation)
     if evaluation.calibration:
         lines += [str(evaluation.calibration)]
     if evaluation.by_corpus:
@@ -243,6 +240,11 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
             lines += [
                 f"  {value:5.1f}  source     {source}\n         output     {hypothesis}\n         reference  {reference}"]
     return "\n".join(lines)
+
+
+def _refusals(evaluation: Evaluation) -> list[str]:
+    reasons = [translation.refused for translation in evaluation.translations if translation.refused]
+    return [f"{len(reasons):,} sources were refused; the first: {reasons[0]}"] if reasons else []
 
 
 def compare(systems: Systems) -> list[Comparison]:
@@ -278,6 +280,7 @@ def describe_sets(scored: Sequence[tuple[str, Systems]]) -> str:
     lines = ["  ".join([*map(str.ljust, row[:names], widths), *map(str.rjust, row[names:], widths[names:])]) for row in table]
     lines += [f"± half of the 95 % confidence interval, by bootstrap (bs:{BOOTSTRAP_SAMPLES}|seed:{SEED})"
               + "; p against the first by paired bootstrap" * several]
+    lines += [f"{name}: {line}" for name, systems in scored for _, evaluation in systems for line in _refusals(evaluation)]
     signatures = dict[tuple[str, str], list[str]]()
     for name, systems in scored:
         for value in systems[0][1].scores.values():
@@ -285,6 +288,13 @@ def describe_sets(scored: Sequence[tuple[str, Systems]]) -> str:
     return "\n".join([*lines, *(
         f"{metric}  {signature}" + f"  on {', '.join(names)}" * (len(names) < len(scored))
         for (metric, signature), names in signatures.items())])
+
+
+def _of_named(test_set: TestSet, evaluation: Evaluation) -> dict[str, object]:
+    """Return what scores.json holds besides for a test set by name."""
+    rows = compare([("", evaluation)])
+    return {"test_set": test_set.name, "citation": test_set.citation, "confidence": {
+        row.metric: {"value": row.value, "mean": row.mean, "interval": row.interval} for row in rows}}
 
 
 def _with_interval(row: Comparison) -> str:

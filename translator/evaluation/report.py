@@ -124,8 +124,8 @@ def write_report(own: Path, folder: Path, options: ReportConfig, defaults: RunCo
     sentences = all_examples(evaluations)
     page = render(
         run=run, other=others[0] if others else None, options=options, made=datetime.now(), pictures=pictures, maps=maps,
-        scores=score_rows(evaluations), sentences=sentences, splits=splits_of(run.folder),
-        corpora=corpora_of_run(run.folder), spans=spans_of(run),
+        scores=score_rows(evaluations), test_sets=run.folder.load_test_sets(), sentences=sentences,
+        splits=splits_of(run.folder), corpora=corpora_of_run(run.folder), spans=spans_of(run),
         examples=chosen_examples(sentences, options.examples, options.seed), environment=environment(device),
         samples=BOOTSTRAP_SAMPLES, defaults=defaults is not None,
         configuration=option_rows([run.config for run in runs], defaults))

@@ -22,6 +22,7 @@ from translator.config.test_set import PublicTestSet
 from translator.data.cleaning import missing_text
 from translator.data.table_files import KINDS, read_table
 from translator.data.text_files import kind_of, read_lines, require_file
+from translator.runtime.console import log
 from translator.runtime.errors import UserError, one_line, unknown
 from translator.text.language_codes import closeness, parse_code, spellings
 
@@ -36,17 +37,19 @@ class TestSet:
     sources: list[str]
     references: list[list[str]]
     is_file: bool = False  # the user's own, so another may have its name
+    citation: str = ""
     corpora: Mapping[str, range] = field(default_factory=dict)  # which of the sentences are of which corpus, if of several
 
 
 def load_named(name: str, direction: tuple[str, str]) -> TestSet:
     """Return a test set from `direction[0]` to `direction[1]`, fetched if it is not cached; UserError where it has none."""
-    presets = {file.stem: file for file in (CONF / "test_set").glob("*.yaml")}
+    presets, citation = {file.stem: file for file in (CONF / "test_set").glob("*.yaml")}, ""
     if name in presets:
         preset = build(PublicTestSet, read_yaml(presets[name]))
+        citation = preset.citation
         texts = (_from_hub if preset.path else _from_web)(name, preset, direction)
     elif name in DATASETS:
-        texts = _from_sacrebleu(DATASETS[name], direction)
+        texts, citation = _from_sacrebleu(DATASETS[name], direction), DATASETS[name].citation or ""
     elif kind_of(Path(name)) in KINDS:
         texts = _from_table(Path(name), direction)
     else:
@@ -56,7 +59,7 @@ def load_named(name: str, direction: tuple[str, str]) -> TestSet:
     if not sources or not references or len(set(counts)) > 1:
         raise UserError(f"sets={name}: has {counts[0]} sources, but {' and '.join(counts[1:]) or 'no'} references")
     is_file = name not in presets and name not in DATASETS
-    return TestSet(Path(name).name if is_file else name.replace("/", "_"), sources, references, is_file)
+    return TestSet(Path(name).name if is_file else name.replace("/", "_"), sources, references, is_file, citation)
 
 
 def _from_sacrebleu(dataset: Dataset, direction: tuple[str, str]) -> list[list[str]]:
@@ -64,7 +67,7 @@ def _from_sacrebleu(dataset: Dataset, direction: tuple[str, str]) -> list[list[s
     pair = "-".join(parse_code(language).language for language in direction)
     if pair not in dataset.langpairs:
         raise UserError(f"sets={dataset.name}: has no {pair}, but {', '.join(sorted(dataset.langpairs))}")
-    with _loading(dataset.name):
+    with _loading(dataset.name, f"Check the network, or remove {dataset._outdir}, and retry"):
         files = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)]
     return [list(read_lines(Path(file))) for file in files]
 
@@ -84,15 +87,20 @@ def _from_hub(name: str, preset: PublicTestSet, direction: tuple[str, str]) -> l
     patterns = [preset.files.replace("{language}", side) for side in ("{source}", "{target}")]
     codes = itertools.product(*map(spellings, direction))
     wanted = {pattern.format(source=f"{s}*", target=f"{t}*") for s, t in codes for pattern in patterns}
-    with _loading(name, preset.path or ""):
-        folder = Path(snapshot_download(
-            preset.path or "", repo_type="dataset", revision=preset.revision, allow_patterns=sorted(wanted)))
-        files = [_closest(folder, pattern, direction) for pattern in patterns]
-        if None in files:
-            raise UserError(f"sets={name}: has no {'-'.join(direction)}. See https://huggingface.co/datasets/{preset.path}")
-        return [
-            _column(file, column, preset.skip)
-            for file, column in zip(files, (preset.columns[0], preset.columns[-1]), strict=True) if file]
+    page = f"https://huggingface.co/datasets/{preset.path}"
+    with _loading(name, "Check the network and retry"):
+        try:
+            folder = Path(snapshot_download(
+                preset.path or "", repo_type="dataset", revision=preset.revision, allow_patterns=sorted(wanted)))
+        except GatedRepoError as error:
+            raise UserError(
+                f"sets={name}: is gated. Accept its terms on {page}, then log in: `hf auth login`, or HF_TOKEN=...") from error
+        files = [file for pattern in patterns if (file := _closest(folder, pattern, direction))]
+        if len(files) < len(patterns):
+            raise UserError(f"sets={name}: has no {'-'.join(direction)}. See {page}")
+        log(f"{name}: {', '.join(dict.fromkeys(file.name for file in files))} of {preset.path}, commit {folder.name}")
+        columns = preset.columns[0], preset.columns[-1]
+        return [_column(file, column, preset.skip) for file, column in zip(files, columns, strict=True)]
 
 
 def _closest(folder: Path, pattern: str, direction: tuple[str, str]) -> Path | None:
@@ -124,15 +132,12 @@ def _from_table(file: Path, direction: tuple[str, str]) -> list[list[str]]:
 
 
 @contextmanager
-def _loading(name: str, path: str = "") -> Iterator[None]:
-    """Turn what the libraries raise into a UserError with its remedy."""
+def _loading(name: str, remedy: str) -> Iterator[None]:
+    """Turn what the libraries raise into a UserError."""
     try:
         yield
     except UserError:
         raise
-    except GatedRepoError as error:
-        raise UserError(f"sets={name}: {path} is gated. Accept its terms on https://huggingface.co/datasets/{path}, then log in: "
-                        "`hf auth login`, or HF_TOKEN=...") from error
-    except (Exception, SystemExit) as error:  # of many types; sacreBLEU exits where a checksum is wrong
-        reason = "wrong checksum" if isinstance(error, SystemExit) else one_line(f"{error} ({type(error).__name__})")[:300]
-        raise UserError(f"sets={name}: could not be loaded: {reason}. Check the network and retry") from error
+    except (Exception, SystemExit) as error:  # of many types; sacreBLEU exits where a checksum is wrong, and says so
+        reason = one_line(f"{error} ({type(error).__name__})")[:300]
+        raise UserError(f"sets={name}: could not be loaded: {reason}. {remedy}") from error

@@ -296,6 +296,11 @@ class RunFolder:
         """Return outcome.json; None while training has not ended, or where it is damaged: it can be written again."""
         return _read_json(self.outcome_file)
 
+    def load_test_sets(self) -> list[dict[str, Any]]:
+        """Return scores.json of each test set that this run was scored on by name."""
+        files = (_read_json(file) for file in sorted(self.path.glob("evaluation-*/scores.json")))
+        return [scores for scores in files if isinstance(scores, dict) and "test_set" in scores]
+
     def save_calibration(self, calibration: Mapping[str, Any]) -> None:
         write_bytes(self.calibration_file, (json.dumps(calibration, indent=1) + "\n").encode())
 

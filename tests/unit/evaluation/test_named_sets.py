@@ -144,7 +144,9 @@ def test_one_table_of_sets_as_sacrebleu_scores_them(script, trained_folder, hub,
             assert str(metric.get_signature()).replace("|bs:1000|seed:12345", "") in table
         saved = json.loads((folder / "scores.json").read_text())
         assert saved["test_set"] == name
+        assert bool(saved["citation"]) == (name != "own.tsv")
         assert set(saved["confidence"]) == {"BLEU", "chrF2"}
+    assert [scores["test_set"] for scores in RunFolder(run).load_test_sets()] == ["flores", "own.tsv", "wmt14"]
     assert re.search("warning: .* was trained on .* of the 30 sentences of wmt14", result.stderr.decode())
     assert "sentences of flores" not in result.stderr.decode()
 
@@ -210,7 +212,7 @@ def test_what_cannot_be_loaded_is_one_line(fetched, monkeypatch):
     gated = (403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to dataset is restricted"})
     with monkeypatch.context() as changed:
         changed.setattr(fetched.repositories["openlanguagedata/flores_plus"], "refusal", gated)
-        with pytest.raises(UserError, match="sets=flores: openlanguagedata/flores_plus is gated. .*hf auth login"):
+        with pytest.raises(UserError, match="sets=flores: is gated. .*/openlanguagedata/flores_plus, then .*hf auth login"):
             test_sets.load_named("flores", EN_DE)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UserError, match="sets=flores: could not be loaded: .*Check the network"):

@@ -64,7 +64,16 @@ def other(run) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(script, run, other) -> Path:
+def named(run) -> dict[str, object]:
+    """What an evaluation on a test set by name leaves."""
+    scores = {"test_set": "<wmt99>", "sentences": 1234, "confidence": {"BLEU": {"value": 31.5, "mean": 31, "interval": 2}}}
+    (run / "evaluation-wmt99").mkdir()
+    (run / "evaluation-wmt99" / "scores.json").write_text(json.dumps(scores))
+    return scores
+
+
+@pytest.fixture(scope="module")
+def page(script, run, other, named) -> Path:
     result = script("report", f"run={run}", f"against='{other}'", *SHORT, "examples=3")
     assert result.returncode == 0, result.stderr
     assert b"Warning" not in result.stderr
@@ -94,6 +103,10 @@ def test_figures_are_those_of_an_evaluation_and_of_sacrebleu(run, page):
         assert re.search(
             rf"{re.escape(ours['signature'])} {ours['value']:.2f} {mean - interval:.2f} to {mean + interval:.2f}", shown)
     assert f"{evaluated['scores']['bleu']['value']:.2f} BLEU on the 33 sentences of the test split" in shown
+
+
+def test_test_sets_by_name_are_shown(page):
+    assert "<wmt99> 1,234 BLEU 31.50 29.00 to 33.00" in words(page)
 
 
 def test_the_page_is_whole_by_itself(page):

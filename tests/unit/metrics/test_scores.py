@@ -54,6 +54,15 @@ def test_scores_are_sacrebleu_s_own() -> None:
     assert scores["ter"].value == sacrebleu.corpus_ter(CLOSE, [REFERENCES]).score
 
 
+def test_the_closest_of_several_references_counts() -> None:
+    several, outputs = (REFERENCES, FAR), CLOSE[:20] + FAR[20:]
+    scores = module.score(metrics_for(REFERENCES, "de", ["bleu", "chrf", "ter", "exact"]), REFERENCES, outputs, *several)
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
+        assert scores[name].value == metric.corpus_score(outputs, several).score
+        assert scores[name].signature == str(metric.get_signature())
+    assert scores["exact"].value == 50
+
+
 def test_of_long_texts_ter_is_had_only_for_the_asking() -> None:
     long = [" ".join(REFERENCES[i : i + 6]) for i in range(3)]
     assert list(score(long, long, "de")) == ["bleu", "chrf"]

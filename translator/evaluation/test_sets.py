@@ -21,7 +21,7 @@ from translator.config.presets import CONF
 from translator.config.test_set import PublicTestSet
 from translator.data.cleaning import missing_text
 from translator.data.table_files import KINDS, read_table
-from translator.data.text_files import kind_of, read_lines, require_file
+from translator.data.text_files import kind_of, read_lines
 from translator.runtime.console import log
 from translator.runtime.errors import UserError, one_line, unknown
 from translator.text.language_codes import closeness, parse_code, spellings
@@ -124,7 +124,6 @@ def _column(file: Path, column: str, skip: str | None) -> list[str]:
 
 
 def _from_table(file: Path, direction: tuple[str, str]) -> list[list[str]]:
-    require_file(file)
     """Return the columns named as the languages, without the rows that lack a text."""
     rows = (row for table in read_table(file, direction) for row in table.to_pylist())
     pairs = [pair for row in rows if not missing_text(*(pair := [row[language] for language in direction]))]

@@ -66,7 +66,7 @@ class Validator:
         translations = gather(self.translate(own_items(sources)))
         untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
         parts = {"": range(len(sources)), **self.corpora}
-        scores = broadcast_from_main(lambda: score_parts(self.metrics, untagged, translations, references, parts))
+        scores = broadcast_from_main(lambda: score_parts(self.metrics, parts, untagged, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}
         for part, of_part in scores.items():
             metrics |= {f"{name}.{part}" if part else name: value.value for name, value in of_part.items()}

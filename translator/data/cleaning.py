@@ -222,6 +222,14 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
                 yield source, target
 
 
+def well_scored(section: Section) -> Dataset:
+    """Return the rows of a section without those whose score is too low."""
+    if section.config.min_score is None:
+        return section.rows
+    scores = section.rows["score"]
+    return section.rows.select([row for row, score in enumerate(scores) if not _scored_low(score, section.config)])
+
+
 def cut_split(train: Sequence[Dataset], config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
     """Return `data.holdout` pairs of the tables of train, at most a tenth, unchanged, as a split.
 

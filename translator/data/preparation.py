@@ -37,6 +37,7 @@ from translator.data.cleaning import (
     cut_split,
     in_batches,
     table_of,
+    well_scored,
     with_text,
 )
 from translator.data.filters import without_rules_off
@@ -136,9 +137,9 @@ def load_split(config: DataConfig, split: str) -> Dataset:
     return load_rows(clean_splits(config), split)
 
 
-def load_counts(config: DataConfig) -> dict[str, dict[str, Any]]:
-    """Return what became of the rows of each split in cleaning: the fields of `Counts`."""
-    return load_report(clean_splits(config))["splits"]
+def load_counts(config: DataConfig) -> dict[str, dict[str, Counts]]:
+    """Return what became of the rows of each split in cleaning, as `counts_of` does."""
+    return counts_of(load_report(clean_splits(config)))
 
 
 def digest(rows: Dataset) -> str:
@@ -215,7 +216,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     for split in ("test", "validation"):
         if not pairs[split]:
             cut = counts[split][""] = Counts()
-            pairs[split][""] = cut_split([section.rows for section in train], config, held_out, split, cut)
+            pairs[split][""] = cut_split([well_scored(section) for section in train], config, held_out, split, cut)
             held_out.add_cut(pairs[split][""])
         for name, of_corpus in pairs[split].items():
             counts[split][name].kept = len(of_corpus)

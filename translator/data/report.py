@@ -26,12 +26,14 @@ def report_data(config: DataReportConfig) -> None:
 
 
 def describe_data(config: DataConfig) -> str:
-    """Return the counts of each split, and examples of the dropped rows by cause, each source above its target."""
-    return "\n\n".join("\n".join(_lines(split, counts, config)) for split, counts in load_counts(config).items())
+    """Return the counts of each split by corpus, and examples of the dropped rows by cause, each source above its target."""
+    named = {f"{split}, {name}".removesuffix(", "): vars(counts)
+             for split, corpora in load_counts(config).items() for name, counts in corpora.items()}
+    return "\n\n".join("\n".join(_lines(name, counts, config)) for name, counts in named.items())
 
 
-def _lines(split: str, counts: dict[str, Any], config: DataConfig) -> Iterator[str]:
-    yield f"{split}: {describe_counts(counts)}"
+def _lines(name: str, counts: dict[str, Any], config: DataConfig) -> Iterator[str]:
+    yield f"{name}: {describe_counts(counts)}"
     for cause, examples in counts["examples"].items():
         option = OPTIONS.get(cause)
         reason = f" (data.{option}={str(getattr(config, option)).lower()})" if option else ""

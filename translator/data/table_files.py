@@ -41,7 +41,7 @@ def read_table(path: Path, names: Sequence[str], delimiter: str = ",", score: st
         yield from _read_parquet(path, names, score)
     elif kind in (".csv", ".tsv"):
         rows = _csv_rows(path, delimiter) if kind == ".csv" else _tsv_rows(path)
-        yield from _read_cells(path, names if score is None else [*names, score], rows)
+        yield from _read_cells(path, names, rows, score)
     else:
         yield from _read_json(path, names, score)
 
@@ -101,7 +101,8 @@ def _text_array(values: Sequence[Any]) -> pa.Array:
     return pa.array([value if is_text else None for value, is_text in zip(values, texts, strict=True)], pa.string())
 
 
-def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[pa.Table]:
+def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list[str]]], score: str | None
+                ) -> Iterator[pa.Table]:
     """Yield tables of the numbered rows of a file with a header."""
     _, header = next(rows, (1, list[str]()))
     if not header:
@@ -111,6 +112,9 @@ def _read_cells(path: Path, names: Sequence[str], rows: Iterator[tuple[int, list
         raise UserError(f"{path}: its first line names neither {' nor '.join(names)}: {first}. If that is data, add a "
                         "header line with the columns' names. Otherwise set data.source and data.target")
     _are_languages(names, header, (), path)
+    if score is not None:
+        _require_score(score, header, path)
+        names = [*names, score]
     for name in names:
         if header.count(name) > 1:
             raise UserError(f"{path}: its header names {name} twice. Rename one of the columns")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
@@ -46,7 +47,8 @@ Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
 MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]
-ValidationMetric = Literal[MetricName, "loss"]
+OfCorpus = Annotated[str, Field(pattern=rf"^({'|'.join(map(re.escape, get_args(MetricName)))})\.[\w-]+$")]  # bleu.captions
+ValidationMetric = Literal[MetricName, "loss"] | OfCorpus
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -226,7 +228,7 @@ class TrainConfig(LossConfig):
     max_minutes: Minutes | None
     validate_every: Count | None
     validation_beam: Annotated[int, Field(ge=1, le=100)]
-    metric: Literal[ValidationMetric, "auto"]
+    metric: ValidationMetric | Literal["auto"]
     keep: tuple[ValidationMetric, ...] = ()
     patience: Count | None
     average: Literal["none", "last", "best"]

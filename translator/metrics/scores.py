@@ -51,7 +51,8 @@ class Comparison:
 
 
 def better(metric: str, a: float, b: float) -> bool:
-    """Return whether `a` is a better value of a metric, of loss or of perplexity than `b`."""
+    """Return whether `a` is a better value of a metric, also of one corpus (bleu.captions), of loss or perplexity than `b`."""
+    metric = metric.partition(".")[0]
     return a < b if metric not in METRICS or METRICS[metric].lower_is_better else a > b
 
 
@@ -63,7 +64,7 @@ def metrics_for(references: Sequence[str], language: str, names: Collection[str]
 
 def validation_metrics(references: Sequence[str], language: str, names: Collection[str]) -> dict[str, Metric]:
     """Build the metrics of a validation, by name: those named, and the usual quick ones."""
-    chosen = {*names, *_usual("validation", references)}
+    chosen = {*(name.partition(".")[0] for name in names), *_usual("validation", references)}
     return {name: metric(language) for name, metric in METRICS.items() if name in chosen}
 
 

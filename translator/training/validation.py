@@ -39,6 +39,10 @@ class Validator:
         """
         self.corpus, self.model, self.translate, self.loss = corpus, model, translate, loss
         self.corpora = scored_apart(corpus.report, "validation")  # of which each is scored on its own as well
+        for metric, _, name in (metric.partition(".") for metric in metrics):
+            if name and name not in self.corpora:
+                there = ", ".join(self.corpora) or "none, as one at most has a validation split"
+                raise UserError(f"train.metric={metric}.{name}: validation scores no such corpus; there are {there}")
         self.metrics: dict[str, Metric] = {}  # in the main process
         # Now: a metric that cannot be computed must not end a training at its first validation.
         broadcast_from_main(

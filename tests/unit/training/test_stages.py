@@ -185,3 +185,15 @@ def test_options_of_stages_are_read_back(tmp_path, tokenizer):
     run.create(config, (tokenizer, tokenizer), {})
     assert run.load_config().train.stages == config.train.stages
     assert json.loads(json.dumps(dataclasses.asdict(config.train.stages[0])))["corpora"] == {"general": 3, "captions": 1}
+
+
+def test_the_score_of_one_corpus_chooses(tmp_path, tokenizer):
+    trainer = trainer_of(config_of(metric="bleu.captions"), tmp_path / "run", tokenizer)
+    right = {4: range(3), 8: range(5, 8), 12: range(5)}  # what is translated well at each validation
+    trainer.validator.translate = lambda texts: [
+        target if row in right[trainer.state.update] else "x" for row, target in enumerate(trainer.corpus.validation["target"])]
+    outcome = trainer.fit()
+    assert "8" in outcome.kept
+    assert outcome.metrics["bleu.captions"] == pytest.approx(100)
+    with pytest.raises(UserError, match=r"train\.metric=bleu\.captoins: .* there are general, captions"):
+        trainer_of(config_of(metric="bleu.captoins"), tmp_path / "other", tokenizer)

@@ -30,7 +30,7 @@ TAKES.torture := KILLS
 unexport TEXT TARGET ARGS RUN FROM FORMAT PROCS KILLS TEACHER NAME
 quoted = '$(subst ','\'',$1)'
 RUN_OPTION := $(if $(value RUN),$(call quoted,run=$(value RUN)))
-SCRIPTS := train teach data-report import evaluate translate export serve board report shortlist prune quantize plot-attention \
+SCRIPTS := train teach corpora data-report import evaluate translate export serve board report shortlist prune quantize plot-attention \
 	bench compare growth
 $(SCRIPTS): export TRANSLATE_ARGS := $(value ARGS)
 export TRANSLATE_TEXT := $(value TEXT)
@@ -78,21 +78,25 @@ help: ## Show this list
 train teach: export GOMP_SPINCOUNT ?= 10000
 # A faster allocator for large tensors, if it is installed (docs/speed.md).
 train teach evaluate translate serve bench compare growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
+BY_NAME = $(if $(findstring corpus,$(value ARGS)),.venv/ready-corpora)
 LAUNCH = $(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python)
 
 ##@ Train
 
-train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) ## Train a model, or resume; PROCS=2: two processes or GPUs
+train: $(READY) $(if $(findstring init=,$(value ARGS)),.venv/ready-huggingface) $(BY_NAME) ## Train a model, or resume; PROCS=2: two processes or GPUs
 	$(call run,$(LAUNCH) scripts/train.py)
 
-teach: $(READY) ## Train a student NAME=... on the translations of TEACHER=...
+teach: $(READY) $(BY_NAME) ## Train a student NAME=... on the translations of TEACHER=...
 	$(call run,$(LAUNCH) scripts/teach.py $(if $(value TEACHER),$(call quoted,data.teacher=$(value TEACHER))) \
 		$(if $(value NAME),$(call quoted,name=$(value NAME))))
 
 import: .venv/ready-huggingface ## Make a run of FROM=..., Marian (OPUS-MT) or M2M-100 weights
 	$(call run,$(BIN)/python scripts/import.py $(call quoted,init=$(value FROM)))
 
-data-report: $(READY) ## Show which rows cleaning drops, and why, before training
+corpora: .venv/ready-corpora ## List corpora to train on by name: ARGS="source=en target=de"
+	$(call run,$(BIN)/python scripts/corpora.py)
+
+data-report: $(READY) $(BY_NAME) ## Show which rows cleaning drops, and why, before training
 	$(call run,$(BIN)/python scripts/data_report.py)
 
 data: $(TATOEBA) ## Fetch the default data, Tatoeba's everyday sentences

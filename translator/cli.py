@@ -28,6 +28,8 @@ COMMANDS = {
         "Train a model, or resume", "training.train:train", "train", takes_named=True),
     "teach": Command(
         "Train a student on the translations of data.teacher=...", "training.student:teach", "train", takes_named=True),
+    "corpora": Command(
+        "List corpora to download by name, for source=... target=...", "data.listing:list_corpora", "corpora"),
     "data-report": Command(
         "Show which rows cleaning drops, and why, before training", "data.report:report_data", "data_report"),
     "import": Command(

@@ -89,10 +89,13 @@ def named_options(overrides: Iterable[str]) -> list[str]:
 def run_name(data: Any, choices: Any, overrides: Iterable[str]) -> str:
     """Return the default name of a run, for conf/train.yaml: its data, languages and model, by their presets.
 
-    Your own data add the last part of their folder, hub id or file; a file called train is named by its folder.
+    A corpus adds its name. Your own data add the last part of their folder, hub id or file; a file called train is named by its
+    folder.
     """
     name = choices.data
-    if name == "files" or ("data.train" if data.path is None else "data.path") in named_options(overrides):
+    if data.get("corpus"):
+        name = f"{name}-{data.corpus}"
+    elif name == "files" or ("data.train" if data.path is None else "data.path") in named_options(overrides):
         files = data.train if isinstance(data.train, Sequence) and not isinstance(data.train, str) else [data.train]
         place = Path(str(data.path or next(iter(files), None) or "/")).absolute()
         part = place.name if data.path else Path(place.name.removesuffix(".gz")).stem

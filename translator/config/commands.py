@@ -169,6 +169,15 @@ class DataReportConfig(Options):
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class CorporaConfig(Options):
+    """What `scripts/corpora.py` composes: conf/corpora.yaml."""
+
+    source: str
+    target: str
+    downloads: str
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class ShortlistConfig(RunCommand):
     """What `scripts/shortlist.py` composes: conf/shortlist.yaml."""
 

@@ -16,9 +16,9 @@ from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError, unknown
 
 # Options that an entry does not take from `data`, since they say where data are; options that hold for all corpora together.
-LOCATION = ("path", "config", "revision", "folder", "train", "validation", "test", "score", "min_score")
+LOCATION = ("path", "config", "revision", "folder", "train", "validation", "test", "corpus", "version", "score", "min_score")
 OF_ALL = {
-    "corpora", "temperature", "holdout", "overlap", "window", "cache", "workers", "augment", "tags_of_all",
+    "corpora", "temperature", "holdout", "overlap", "window", "cache", "downloads", "workers", "augment", "tags_of_all",
     *(field.name for field in dataclasses.fields(SyntheticOptions))}
 
 
@@ -55,8 +55,8 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     for name in names:
         data.require(isinstance(name, str) and names.count(name) == 1, "corpora", "each entry needs a name of its own")
     corpora = tuple(_corpus(data, inherited, entry) for entry in data.corpora)
-    trained = [corpus for corpus in corpora if corpus.train is not None]
-    data.require(bool(trained), "corpora", "no entry has training pairs. Give one train or path.")
+    trained = [corpus for corpus in corpora if corpus.has_train]
+    data.require(bool(trained), "corpora", "no entry has training pairs. Give one train, path or corpus.")
     weighted = [corpus for corpus in trained if corpus.weight is not None]
     data.require(len(weighted) in (0, len(trained)), "corpora", "give each entry with training pairs a weight, or none")
     data.require(not weighted or data.temperature is None, "temperature", "replaces weights. Leave out one or the other.")
@@ -90,8 +90,8 @@ def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, 
             if option not in options:
                 raise UserError(unknown("option", option, options))
         corpus = CorpusConfig(**{**inherited, **train, **own})
-        corpus.require(corpus.train is not None or corpus.validation is not None or corpus.test is not None, "train",
-                       "names no data. Give train, validation, test or path.")
+        corpus.require(corpus.has_train or corpus.validation is not None or corpus.test is not None, "train",
+                       "names no data. Give train, validation, test, path or corpus.")
         known = not data.tags or set(corpus.directions) <= set(data.directions)
         corpus.require(known, "source", "and target are not among the languages of data.source and data.target")
     except UserError as error:

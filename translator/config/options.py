@@ -19,6 +19,7 @@ from translator.config.building import STRICT, Count, Options, Share, UpTo1000, 
 from translator.config.heads import HeadOptions, Width
 from translator.config.languages import is_tag, tag_of
 from translator.config.loss import LossConfig
+from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.stages import StageConfig, require_schedule
 from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError
@@ -52,7 +53,7 @@ ValidationMetric = Literal[MetricName, "loss"] | OfCorpus
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class DataConfig(SyntheticOptions):
+class DataConfig(NamedCorpusOptions, SyntheticOptions):
     """Where the sentence pairs come from: conf/data."""
 
     path: Text | None
@@ -95,6 +96,7 @@ class DataConfig(SyntheticOptions):
                      "needs data.validation and data.test: they cannot be cut from a stream")
         self.require(self.window is None or self.limit is None, "limit",
                      "does not apply to a stream. Set data.window=null to prepare the data first.")
+        self.require_corpus(self.source, self.target)
         files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
         self.require(len(self.directions) == 1 or not files, "source",
                      "names several languages, but files of lines hold one each. Give a file of columns.")
@@ -102,13 +104,18 @@ class DataConfig(SyntheticOptions):
                      "and data.min_score go together. Give both or neither.")
         self.require(self.score is None or not isinstance(self.train, tuple), "score",
                      "is a column, which two text files lack. Give a table.")
-        self.require(self.corpora is None or self.path is self.train is None, "corpora",
+        self.require(self.corpora is None or self.path is self.train is self.corpus is None, "corpora",
                      "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
         self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")
-        self.require(self.train is not None or not self.needs_train, "train",
+        self.require(self.has_train or not self.needs_train, "train",
                      "names no data. Give it a file, such as data.train=pairs.tsv, or a split of data.path, or data.corpora.")
         self.require(self.corpora is None or self.teacher is None, "teacher", "translates one corpus. Leave out data.corpora.")
         self.require_possible(streamed=self.window is not None, directions=len(self.directions))
+
+    @property
+    def has_train(self) -> bool:
+        """Whether training pairs are named."""
+        return self.train is not None or self.corpus is not None
 
     @property
     def needs_train(self) -> bool:

@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from translator.config.corpora import CorpusConfig, corpora_of
 from translator.config.languages import BACK_TRANSLATED
+from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.options import DataConfig, TokenizerConfig
 from translator.config.synthetic import SyntheticOptions
 from translator.data.cleaning import (
@@ -189,8 +190,8 @@ def clean_splits(config: DataConfig) -> Path:
 
 def _shaping(config: DataConfig) -> dict[str, Any]:
     """Return the options that shape the splits as text."""
-    synthetic = (field.name for field in dataclasses.fields(SyntheticOptions))
-    apart = {"cache", "workers", "augment", "corpora", "temperature", "name", "weight", *synthetic}
+    groups = {field.name for group in (NamedCorpusOptions, SyntheticOptions) for field in dataclasses.fields(group)}
+    apart = {"cache", "workers", "augment", "corpora", "temperature", "name", "weight", *groups}  # or known by their content
     apart |= {"score", "min_score"} if config.score is None else set()  # younger than FORMAT
     return without_rules_off({name: value for name, value in dataclasses.asdict(config).items() if name not in apart})
 

@@ -6,6 +6,7 @@ Local files are always read, never taken from a cache.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import logging
 import os
@@ -31,6 +32,7 @@ from huggingface_hub.utils import disable_progress_bars
 from translator.config.languages import tag_of
 from translator.config.options import DataConfig
 from translator.data.cleaning import READ_ROWS
+from translator.data.named_corpus import corpus_files
 from translator.data.table_files import KINDS, read_table, text_columns
 from translator.data.text_files import kind_of, read_lines, require_file, sha256_of
 from translator.runtime.errors import UserError, one_line
@@ -57,6 +59,7 @@ def read(config: DataConfig, split: str) -> Dataset | None:
 
     Values that are not text are null. UserError where the data cannot be found or read, or have no such columns.
     """
+    config = _located(config, split)
     if getattr(config, split) is None:
         return None
     if split == "train" and config.window is not None:
@@ -79,13 +82,14 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
     The last window of a pass also has the rest of its rows. After it the first comes again.
     """
     assert config.window is not None
+    rows, config = config.window, _located(config, "train")
     if isinstance(config.train, tuple):  # refuse files of unequal length before training on shifted pairs
         for _ in _read_pairs(config.train, _where(config, "train")):
             pass
     number = 0
     while True:
         first_of_pass = number
-        for table in _in_windows(_tables(config, "train"), config.window):
+        for table in _in_windows(_tables(config, "train"), rows):
             if number >= start:
                 yield Dataset(InMemoryTable(_in_directions(table, config)))
             number += 1
@@ -97,6 +101,11 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
 
 def identity(config: DataConfig) -> list[Any]:
     """Return the path and SHA-256 of each file that is read, or the commit of data on the hub. Takes about a second a GB."""
+    if config.corpus is not None:
+        rest = [split for split in ("validation", "test") if getattr(config, split) is not None]
+        held_out = dataclasses.replace(config, corpus=None, train=getattr(config, rest[0])) if rest else None
+        corpus = _located(config, "train")
+        return [*identity(dataclasses.replace(corpus, validation=None, test=None)), *(identity(held_out) if held_out else [])]
     values = (config.train, config.validation, config.test)
     if config.path is None:
         files = [Path(file) for value in values for file in ((value,) if isinstance(value, str) else value or ())]
@@ -128,6 +137,13 @@ def is_local(config: DataConfig) -> bool:
 def hub_id(path: str) -> str | None:
     """Return `data.path` if it is a dataset's id on the hub; None for a folder, even one that is missing."""
     return None if Path(path).exists() or path.startswith((".", "/", "~", "data/")) or path.count("/") > 1 else path
+
+
+def _located(config: DataConfig, split: str) -> DataConfig:
+    """Return options that name files where these name a corpus to train on."""
+    if config.corpus is None or split != "train":
+        return config
+    return dataclasses.replace(config, corpus=None, version=None, path=None, train=corpus_files(config))
 
 
 def _in_windows(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:

@@ -48,7 +48,7 @@ class WindowSource:
         self._held_out = HeldOut(self.config)
         for split in (self.corpus.validation, self.corpus.test):
             self._held_out.add(list(zip(split["source"], split["target"], strict=True)))
-        self._corpora = [corpus for corpus in corpora_of(self.config) if corpus.train is not None]
+        self._corpora = [corpus for corpus in corpora_of(self.config) if corpus.has_train]
         self._windows: Iterator[tuple[Dataset, ...]] = iter(())
         self._next = -1  # number of the window that `_windows` yields next
         self._reader, self._side = ThreadPoolExecutor(1), SideGroup(minutes=self.timeout_minutes)

@@ -19,6 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from translator import __version__
 from translator.config.commands import ExportConfig
 from translator.config.options import DataConfig, SearchConfig
+from translator.data.named_corpus import corpus_folder
 from translator.data.sources import hub_id
 from translator.inference.decoding import Decoding
 from translator.inference.trained_model import TrainedModel
@@ -167,7 +168,7 @@ def model_card(folder: RunFolder, decoding: Decoding | None, usage: str, library
     base = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
     licence, dataset = _dataset_card(data) if trained else (None, None)
-    corpus = dataset or (Path(data.path).name if data.path else "files")
+    corpus = dataset or data.corpus or (Path(data.path).name if data.path else "files")
     scores, beam_size = _scores(folder, corpus)
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     name = folder.path.resolve().name
@@ -205,11 +206,12 @@ def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | Non
 
 def _dataset_card(data: DataConfig) -> tuple[str | None, str | None]:
     """Return the licence on the data's card, and their id on the hub; None for what only a download could tell."""
-    if data.path is None:
+    folder = data.path if data.corpus is None else corpus_folder(data)
+    if folder is None:
         return None, None
-    dataset = hub_id(data.path)
+    dataset = hub_id(str(folder))
     with suppress(HFValidationError, OSError, TypeError, ValueError, yaml.YAMLError):
         cached: Any = dataset and try_to_load_from_cache(dataset, "README.md", repo_type="dataset")
-        file = Path(cached) if dataset else Path(data.path) / "README.md"  # TypeError where nothing is cached
+        file = Path(cached) if dataset else Path(folder) / "README.md"  # TypeError where nothing is cached
         return DatasetCard(file.read_text(encoding="utf-8")).data.get("license"), dataset
     return None, None

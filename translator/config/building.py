@@ -93,7 +93,7 @@ def run_name(data: Any, choices: Any, overrides: Iterable[str]) -> str:
     folder.
     """
     name = choices.data
-    if data.get("corpus"):
+    if getattr(data, "corpus", None):
         name = f"{name}-{data.corpus}"
     elif name == "files" or ("data.train" if data.path is None else "data.path") in named_options(overrides):
         files = data.train if isinstance(data.train, Sequence) and not isinstance(data.train, str) else [data.train]

@@ -61,8 +61,9 @@ def _receive(address: str, partial: Path) -> bool:
         total = received + int(length) if length else None
         progress = Progress(done=received / total if total else 0)
         try:
-            while block := response.read(BLOCK):
+            while block := response.read1(BLOCK):
                 file.write(block)
+                file.flush()  # a kill loses nothing
                 received += len(block)
                 if total:
                     progress.advance(min(1, received / total), f"{received / 1e6:,.0f} of {total / 1e6:,.0f} MB")

@@ -28,7 +28,7 @@ def sides(name: str, source: str, target: str) -> tuple[str, str]:
     except Exception:  # one is no code
         fits = False
     if not fits:
-        raise UserError(f"data.corpus={name}: has {first} and {second}, not {source} and {target}. Set data.source, data.target.")
+        raise UserError(f"data.corpus={name}: has {first} and {second}, not {source} and {target}. Set data.source and target.")
     return (second, first) if swapped else (first, second)
 
 
@@ -56,7 +56,10 @@ def list_pair(source: str, target: str) -> list[str]:
         from mtdata.index import bitext_lang_match
         from mtdata.iso.bcp47 import bcp47
 
-        pair = bcp47(source), bcp47(target)
+        try:
+            pair = bcp47(source), bcp47(target)
+        except ValueError:  # no code of a language
+            return []
         return sorted(str(entry.did) for entry in entries if len(entry.did.langs) == 2 and entry.did.group != "OPUS"
                       and entry.ext != ON_HUB and bitext_lang_match(pair, entry.did.langs))
 

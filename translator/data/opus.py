@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version as version_of
@@ -12,6 +12,7 @@ from typing import Any
 from zipfile import ZipFile
 
 from translator.data.corpus_folder import Entry, nearest, not_installed
+from translator.runtime.atomic_files import take_place, writing
 from translator.runtime.errors import UserError
 
 CITATION = "J. Tiedemann. 2012. Parallel Data, Tools and Interfaces in OPUS. LREC. Cite the authors of the corpus as well."
@@ -44,13 +45,14 @@ def _ask(downloads: Path, question: Callable[[Any], Any], **of: str | None) -> A
     except ImportError as error:
         raise not_installed(error) from error
     database = downloads / f".opustools-{version_of('opustools')}.db"  # a new release would not replace its file
-    try:
-        return question(OpusGet(
-            **of, release=None, preprocess="moses", local_db=True, list_resources=True, suppress_prompts=True,
-            database=str(database), download_dir=str(downloads)))
-    except (sqlite3.Error, EOFError) as error:  # a kill while it was unpacked
-        database.unlink(missing_ok=True)
-        raise UserError(f"{database}: was damaged, and is removed: {error}. Run the same command again.") from error
+    if not database.is_file():
+        partial_file = database.with_suffix(f".{os.getpid()}")
+        with writing(database, among_others=True):
+            OpusGet(local_db=True, database=str(partial_file))  # it would keep a file that a kill left incomplete
+            take_place(partial_file, database)
+    return question(OpusGet(
+        **of, release=None, preprocess="moses", local_db=True, list_resources=True, suppress_prompts=True,
+        database=str(database), download_dir=str(downloads)))
 
 
 def _missing(name: str, languages: tuple[str, str], downloads: Path) -> str:

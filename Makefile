@@ -78,7 +78,7 @@ help: ## Show this list
 train teach: export GOMP_SPINCOUNT ?= 10000
 # A faster allocator for large tensors, if it is installed (docs/speed.md).
 train teach evaluate translate serve bench compare growth: export LD_PRELOAD ?= $(wildcard /usr/lib/$(shell uname -m)-linux-gnu/libtcmalloc_minimal.so.4)
-BY_NAME = $(if $(findstring corpus,$(value ARGS)),.venv/ready-corpora)
+BY_NAME = $(if $(or $(findstring corpus=,$(value ARGS)),$(findstring corpus:,$(value ARGS))),.venv/ready-corpora)
 LAUNCH = $(if $(filter-out 1,$(PROCS)),$(BIN)/torchrun --standalone --nproc-per-node $(PROCS),$(BIN)/python)
 
 ##@ Train

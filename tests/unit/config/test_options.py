@@ -37,9 +37,10 @@ GROUPS = ("data", "tokenizer", "model", "optim", "train", "search")
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_preset_composes(group):
+    required = {
+        "files": ["data.train=x.tsv"], "opus": ["data.corpus=x"], "mix": ["data.corpora=[{name:x,train:x.tsv}]"]}
     for path in (CONF / group).glob("*.yaml"):
-        extra = {"files": ["data.train=x.tsv"], "mix": ["data.corpora=[{name:x,train:x.tsv}]"]}.get(path.stem, [])
-        assert isinstance(run_config(f"{group}={path.stem}", *extra), RunConfig)
+        assert isinstance(run_config(f"{group}={path.stem}", *required.get(path.stem, [])), RunConfig)
 
 
 @pytest.mark.parametrize("path", sorted((CONF / "experiment").glob("*.yaml")), ids=lambda path: path.stem)
@@ -259,7 +260,8 @@ def default_name(*overrides: str) -> str:
 
 
 @pytest.mark.parametrize(("overrides", "name"), [
-    ([], "tatoeba"), (["data=multi30k"], "multi30k"), (["data=multi30k", "data.train='train[:10%]'"], "multi30k"),
+    ([], "tatoeba"), (["data=opus", "data.corpus=Books"], "opus-Books"), (["data=multi30k"], "multi30k"),
+    (["data=multi30k", "data.train='train[:10%]'"], "multi30k"),
     (["data=files", "data.train=/x/my pairs.tsv.gz"], "files-my-pairs"),
     (["data=files", "data.train=[news/train.en,news/train.de]"], "files-news"),
     (["data=files", "data.path=me/news_v1.2", "data.train=train"], "files-news_v1.2"),

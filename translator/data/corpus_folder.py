@@ -21,7 +21,6 @@ from translator.runtime.errors import UserError, one_line
 from translator.runtime.typed import installation, typed
 
 LICENCE = re.compile(r"^\s*licen[cs]e:\s*(\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
-UNKNOWN = "unknown: neither index nor archive names one"
 CARD = """---
 license: other
 license_name: {name}
@@ -93,7 +92,7 @@ def _build(folder: Path, entry: Entry, languages: Sequence[str], archives: Seque
     counts = [_lines(file) for file in files]
     if counts[0] != counts[1] or not counts[0]:
         raise ValueError(f"{counts[0]:,} lines of {languages[0]}, and {counts[1]:,} of {languages[1]}")
-    licence = found[1] if (found := LICENCE.search(readme)) else UNKNOWN
+    licence = found[1] if (found := LICENCE.search(readme)) else "unknown"
     urls = zip(archives, entry.files.values(), strict=True)
     (partial / "README.md").write_text(CARD.format(
         name=json.dumps(licence), languages=json.dumps(list(languages)), title=entry.title, lines=counts[0], licence=licence,

@@ -30,7 +30,7 @@ from huggingface_hub import DatasetCard, HfApi
 from huggingface_hub.utils import disable_progress_bars
 
 from translator.config.languages import tag_of
-from translator.config.options import DataConfig
+from translator.config.options import DataConfig, Files
 from translator.data.cleaning import READ_ROWS
 from translator.data.named_corpus import corpus_files
 from translator.data.table_files import KINDS, read_table, text_columns
@@ -101,12 +101,14 @@ def windows(config: DataConfig, start: int = 0) -> Iterator[Dataset]:
 
 def identity(config: DataConfig) -> list[Any]:
     """Return the path and SHA-256 of each file that is read, or the commit of data on the hub. Takes about a second a GB."""
-    if config.corpus is not None:
-        rest = [split for split in ("validation", "test") if getattr(config, split) is not None]
-        held_out = dataclasses.replace(config, corpus=None, train=getattr(config, rest[0])) if rest else None
-        corpus = _located(config, "train")
-        return [*identity(dataclasses.replace(corpus, validation=None, test=None)), *(identity(held_out) if held_out else [])]
-    values = (config.train, config.validation, config.test)
+    train, held_out = _located(config, "train"), (config.validation, config.test)
+    if train is config:
+        return _identity(config, config.train, *held_out)
+    return _identity(train, train.train) + (_identity(config, *held_out) if any(held_out) else [])
+
+
+def _identity(config: DataConfig, *values: Files | None) -> list[Any]:
+    """Return the identity of these splits."""
     if config.path is None:
         files = [Path(file) for value in values for file in ((value,) if isinstance(value, str) else value or ())]
     else:

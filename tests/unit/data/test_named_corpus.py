@@ -25,7 +25,7 @@ from tests.support.forked import forks, run_script
 from translator.config.options import DataConfig
 from translator.data import mtdata_index, opus
 from translator.data.named_corpus import corpus_files
-from translator.data.sources import identity, read
+from translator.data.sources import identity, read, windows
 from translator.runtime.errors import UserError
 
 opus_get = pytest.importorskip("opustools.opus_get", reason="NOT TESTED, corpora by name: pip install '.[corpora]'")
@@ -121,6 +121,9 @@ def test_other_splits_come_from_data_path(tatoeba, server, tmp_path):
     assert pairs_of(read(mixed, "validation")) == [("A dog.", "Ein Hund.")]
     assert len(read(mixed, "train")) == len(PAIRS)
     assert {Path(name).name for name, _ in identity(mixed)} == {"en.txt", "de.txt", "dev.jsonl"}
+    streamed = dataclasses.replace(mixed, test="validation", window=50)
+    assert identity(streamed) == identity(mixed)
+    assert pairs_of(next(windows(streamed))) == PAIRS[:50]
 
 
 def test_a_broken_connection_is_resumed(tatoeba, server):
@@ -228,7 +231,7 @@ def test_an_mtdata_id_is_read_by_its_languages(tmp_path, server, news):
     assert corpus_files(config)[0].endswith("Statmt-news_commentary-16-deu-eng/eng.txt")
     card = (tmp_path / news["corpus"] / "README.md").read_text()
     assert "@inproceedings{kocmi-etal-2023-findings" in card
-    assert "license_name: \"unknown" in card
+    assert 'license_name: "unknown"' in card
     assert leftovers(config) == []
 
 

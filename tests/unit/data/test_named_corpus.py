@@ -26,6 +26,7 @@ from translator.config.options import DataConfig
 from translator.data import mtdata_index, opus
 from translator.data.named_corpus import corpus_files
 from translator.data.sources import identity, read, windows
+from translator.export.command import _dataset_card
 from translator.runtime.errors import UserError
 
 opus_get = pytest.importorskip("opustools.opus_get", reason="NOT TESTED, corpora by name: pip install '.[corpora]'")
@@ -93,6 +94,7 @@ def test_the_card_has_licence_source_and_citation(tatoeba, server):
     assert "Tiedemann" in card.text
     assert "Cite its authors" in card.text
     assert (folder / "LICENSE").read_text() == "The licence of a test.\n"
+    assert _dataset_card(tatoeba) == ("other", None)  # for the card of an exported model
 
 
 def test_a_second_start_needs_neither_network_nor_index(tatoeba, server, monkeypatch):

@@ -11,7 +11,7 @@ import datasets
 from tests.support.configurations import tokenizer_config
 from translator.config.building import build
 from translator.config.corpora import corpora_of
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data.cleaning import Counts, HeldOut, Section, clean
 from translator.data.preparation import Corpus, prepare
 from translator.runs.training_state import TrainingState

@@ -31,7 +31,8 @@ from tests.support.configurations import run_config, tokenizer_config
 from tests.support.corpora import PAIRS, TRAINING_STATE, cleaned, data_config
 from tests.support.models import random_model
 from translator.config.building import build, read_yaml, to_yaml
-from translator.config.options import MOST_DEMANDED, DataConfig, RunConfig
+from translator.config.data import DataConfig
+from translator.config.options import MOST_DEMANDED, RunConfig
 from translator.data.batching import Batch, BatchSource, plan_batches
 from translator.data.cleaning import Counts, HeldOut, cut_split, with_text
 from translator.data.sources import read

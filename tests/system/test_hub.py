@@ -25,7 +25,7 @@ import json, sys, time
 from itertools import islice
 from tests.support.configurations import run_config, tokenizer_config
 from translator.config.building import build
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data.preparation import load_split, prepare
 from translator.runtime.errors import UserError
 from translator.data.sources import windows

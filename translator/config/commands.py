@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT, Count, Options, UpTo1000, Whole
-from translator.config.options import DataConfig, Device, EngineName, MetricName, SearchConfig
+from translator.config.data import DataConfig
+from translator.config.options import Device, EngineName, MetricName, SearchConfig
 from translator.runtime.typed import typed
 
 Port = Annotated[int, Field(ge=0, lt=2**16)]

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.config.stages import Weight
 from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError, unknown

@@ -9,19 +9,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from translator.config.augmentation import AugmentConfig
 from translator.config.building import STRICT, Count, Options, Share, UpTo1000, Whole
+from translator.config.data import DataConfig
 from translator.config.heads import HeadOptions, Width
-from translator.config.languages import is_tag, tag_of
 from translator.config.loss import LossConfig
-from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.stages import StageConfig, require_schedule
-from translator.config.synthetic import SyntheticOptions
 from translator.runtime.errors import UserError
 from translator.runtime.typed import typed
 
@@ -30,11 +27,6 @@ MOST_CANDIDATES = 100  # target pieces that are kept for each source piece
 MOST_TOKENS, MOST_DEMANDED, MOST_PHRASES = 1_000_000, 1000, 50
 MOST_PIECES = 1_000_000  # of a vocabulary: with two billion, SentencePiece did not finish 400 pairs within minutes
 
-Text = Annotated[str, Field(min_length=1)]
-# A split or a table, or [SOURCES,TARGETS]; a list of one is that one.
-Files = Annotated[
-    Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)],
-    BeforeValidator(lambda value: value[0] if isinstance(value, tuple) and len(value) == 1 else value)]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 EngineName = Literal["auto", "torch", "ctranslate2"]
 # Bounds beyond any use, and well within what float32 and int64 hold.
@@ -50,99 +42,6 @@ Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
 MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]
 OfCorpus = Annotated[str, Field(pattern=rf"^({'|'.join(map(re.escape, get_args(MetricName)))})\.[\w-]+$")]  # bleu.captions
 ValidationMetric = Literal[MetricName, "loss"] | OfCorpus
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DataConfig(NamedCorpusOptions, SyntheticOptions):
-    """Where the sentence pairs come from: conf/data."""
-
-    path: Text | None
-    config: str | None
-    revision: str | None
-    folder: str | None
-    train: Files | None
-    validation: Files | None
-    test: Files | None
-    source: str
-    target: str
-    holdout: Count
-    limit: Count | None
-    window: Count | None = None
-    max_characters: Count
-    max_ratio: Annotated[float, Field(ge=1)]
-    overlap: Literal["any", "source"] = "any"
-    drop_copies: bool = False
-    match_numbers: Literal["lenient", "strict"] | None = None
-    match_addresses: bool = False
-    match_markup: Literal["lenient", "strict"] | None = None
-    max_repeats: Annotated[int, Field(ge=2, le=1000)] | None = None
-    min_letters: Share = 0.0
-    foreign_odds: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    cache: Text
-    workers: Count | None = None
-    augment: AugmentConfig = AugmentConfig()
-    score: Text | None = None
-    min_score: float | None = None
-    corpora: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
-    temperature: Annotated[float, Field(ge=1, le=1000)] | None = None
-
-    def __post_init__(self) -> None:
-        for side in ("source", "target"):
-            names = getattr(self, side).split("+")
-            self.require(all(names) and len(set(names)) == len(names), side, "must be one name, or several joined by +")
-        self.require(all(map(is_tag, self.tags)), "target", "must join names without spaces, < and >")
-        self.require(bool(self.directions), "source", "is the same as data.target. Name two languages or columns.")
-        self.require(self.window is None or self.holds_out, "window",
-                     "needs data.validation and data.test: they cannot be cut from a stream")
-        self.require(self.window is None or self.limit is None, "limit",
-                     "does not apply to a stream. Set data.window=null to prepare the data first.")
-        self.require_corpus(self.source, self.target)
-        files = any(isinstance(value, tuple) for value in (self.train, self.validation, self.test))
-        self.require(len(self.directions) == 1 or not files, "source",
-                     "names several languages, but files of lines hold one each. Give a file of columns.")
-        self.require((self.score is None) == (self.min_score is None), "score",
-                     "and data.min_score go together. Give both or neither.")
-        self.require(self.score is None or not isinstance(self.train, tuple), "score",
-                     "is a column, which two text files lack. Give a table.")
-        self.require(self.corpora is None or self.path is self.train is self.corpus is None, "corpora",
-                     "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
-        self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")
-        self.require(self.has_train or not self.needs_train, "train",
-                     "names no data. Give it a file, such as data.train=pairs.tsv, or a split of data.path, or data.corpora.")
-        self.require(self.corpora is None or self.teacher is None, "teacher", "translates one corpus. Leave out data.corpora.")
-        self.require_possible(streamed=self.window is not None, directions=len(self.directions))
-
-    @property
-    def has_train(self) -> bool:
-        """Whether training pairs are named."""
-        return self.train is not None or self.corpus is not None
-
-    @property
-    def needs_train(self) -> bool:
-        """Whether `train` must name the training pairs."""
-        return self.corpora is None
-
-    @property
-    def holds_out(self) -> bool:
-        """Whether validation and test are named, not cut from train."""
-        return self.corpora is not None or (self.validation is not None and self.test is not None)
-
-    @property
-    def directions(self) -> tuple[tuple[str, str], ...]:
-        """The languages to translate from and to: where there are several, every two that differ."""
-        return tuple((s, t) for s in self.source.split("+") for t in self.target.split("+") if s != t)
-
-    @property
-    def language(self) -> str:
-        """The language to translate to; empty where there are several."""
-        return "" if self.tags else self.directions[0][1]
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags of the languages to translate to; none where there is one language only."""
-        reached = {target for _, target in self.directions}
-        targets = [target for target in self.target.split("+") if target in reached]
-        return tuple(tag_of(target).strip() for target in targets) if len(targets) > 1 else ()
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

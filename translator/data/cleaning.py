@@ -16,8 +16,8 @@ import pyarrow as pa
 from datasets import Dataset
 
 from translator.config.corpora import CorpusConfig
+from translator.config.data import DataConfig
 from translator.config.languages import split_tag
-from translator.config.options import DataConfig
 from translator.data.filters import Pair, is_copy, noise
 from translator.runtime.errors import UserError, one_line
 from translator.runtime.process_pool import InOrder, alone

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from translator.config.data import DataConfig
 from translator.config.languages import split_tag
-from translator.config.options import DataConfig
 from translator.runtime.errors import one_line
 from translator.text.language import foreign
 from translator.text.writing_systems import is_unspaced

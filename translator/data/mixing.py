@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from translator.config.corpora import apportioned, corpora_of
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.config.synthetic import BACK
 
 MIXING = 4  # purpose of seeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data import mtdata_index, opus
 from translator.data.corpus_folder import install
 from translator.runtime.errors import UserError

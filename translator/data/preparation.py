@@ -23,9 +23,10 @@ from datasets import Dataset, Features, List, Value
 from filelock import FileLock
 
 from translator.config.corpora import CorpusConfig, corpora_of
+from translator.config.data import DataConfig
 from translator.config.languages import BACK_TRANSLATED
 from translator.config.named_corpus import NamedCorpusOptions
-from translator.config.options import DataConfig, TokenizerConfig
+from translator.config.options import TokenizerConfig
 from translator.config.synthetic import SyntheticOptions
 from translator.data.cleaning import (
     READ_ROWS,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from translator.config.commands import DataReportConfig
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data.cleaning import OVERLAP
 from translator.data.filters import RULES
 from translator.data.preparation import describe_counts, load_counts

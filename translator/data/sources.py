@@ -29,8 +29,8 @@ from datasets.table import InMemoryTable
 from huggingface_hub import DatasetCard, HfApi
 from huggingface_hub.utils import disable_progress_bars
 
+from translator.config.data import DataConfig, Files
 from translator.config.languages import tag_of
-from translator.config.options import DataConfig, Files
 from translator.data.cleaning import READ_ROWS
 from translator.data.named_corpus import corpus_files
 from translator.data.table_files import KINDS, read_table, text_columns

@@ -13,7 +13,7 @@ from datasets.table import InMemoryTable
 
 from translator.config.augmentation import AugmentConfig
 from translator.config.corpora import corpora_of
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import Counts, HeldOut, Section, clean
 from translator.data.mixing import MIXING, Mix, weights_of

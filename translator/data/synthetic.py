@@ -19,8 +19,8 @@ import pyarrow as pa
 from datasets import Dataset
 
 from translator.config.corpora import as_corpus
+from translator.config.data import DataConfig
 from translator.config.languages import BACK_TRANSLATED
-from translator.config.options import DataConfig
 from translator.config.synthetic import BACK, PARALLEL
 from translator.data.cleaning import OVERLAP, READ_ROWS, Counts, HeldOut, Pair, Section, Seen, clean, pair_key, table_of
 from translator.data.preparation import (

@@ -18,7 +18,8 @@ from huggingface_hub.errors import HFValidationError
 
 from translator import __version__
 from translator.config.commands import ExportConfig
-from translator.config.options import DataConfig, SearchConfig
+from translator.config.data import DataConfig
+from translator.config.options import SearchConfig
 from translator.data.named_corpus import corpus_folder
 from translator.data.sources import hub_id
 from translator.inference.decoding import Decoding

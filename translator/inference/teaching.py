@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data.preparation import MOST_WORKERS, cache_key, cached_folder, checked_file, clean_splits, load_report
 from translator.data.synthetic import SyntheticSplits
 from translator.data.text_files import sha256_of

@@ -35,7 +35,8 @@ from typing import Any
 import yaml
 
 from translator.config.building import build, read_yaml, to_yaml
-from translator.config.options import DataConfig, ModelConfig, RunConfig
+from translator.config.data import DataConfig
+from translator.config.options import ModelConfig, RunConfig
 from translator.data.lexicon import Lexicon
 from translator.model.alignment_heads import AlignmentHeads
 from translator.model.weights import dequantise

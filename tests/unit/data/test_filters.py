@@ -19,7 +19,7 @@ from tests.support.paths import SHARED_DATASETS
 from translator.config.building import from_hydra
 from translator.config.commands import DataReportConfig
 from translator.config.corpora import as_corpus
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.config.synthetic import SyntheticOptions
 from translator.data import cleaning, preparation
 from translator.data.cleaning import Counts, HeldOut

@@ -17,7 +17,7 @@ from tests.support.configurations import tokenizer_config
 from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, write_pairs
 from tests.support.processes import processes
 from translator.config.corpora import apportioned, corpora_of
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data.batching import BatchSource
 from translator.data.mixing import Mix, weights_of
 from translator.data.preparation import Corpus, corpora_in, load_counts, load_split, prepare

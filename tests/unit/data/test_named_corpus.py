@@ -22,7 +22,7 @@ from tests.support.commands import assert_user_error
 from tests.support.corpora import PAIRS, data_config, pairs_of
 from tests.support.corpus_server import OPUS, CorpusServer, corpus_server, moses_zip, write_mtdata_index, write_opus_index
 from tests.support.forked import forks, run_script
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data import mtdata_index, opus
 from translator.data.named_corpus import corpus_files
 from translator.data.sources import identity, read, windows

@@ -33,7 +33,7 @@ from tests.support.configurations import run_config, tokenizer_config
 from tests.support.corpora import PAIRS, data_config, json_lines, pairs_of, prepared_corpus, write_pairs
 from tests.support.paths import ROOT, SHARED_DATASETS
 from translator.config.augmentation import AugmentConfig
-from translator.config.options import DataConfig
+from translator.config.data import DataConfig
 from translator.data import preparation as data
 from translator.data.cleaning import EXAMPLES, same_sentence
 from translator.data.preparation import TOO_LONG, cached_folder, describe, load_split, prepare

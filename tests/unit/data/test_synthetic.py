@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.configurations import tokenizer_config
 from tests.support.corpora import PAIRS, data_config, pairs_of, write_pairs
+from translator.config.data import DataConfig
 from translator.config.languages import BACK_TRANSLATED
-from translator.config.options import DataConfig
 from translator.data.preparation import clean_splits, load_report, load_rows, prepare
 from translator.data.sources import SPLITS
 from translator.data.synthetic import NOT_DRAWN, REFUSED, SyntheticSplits

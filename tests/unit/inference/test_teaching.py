@@ -11,8 +11,8 @@ from tests.support.configurations import TINY
 from tests.support.corpora import PAIRS, data_config, pairs_of, write_pairs
 from translator import Translator
 from translator.config.building import read_yaml, to_yaml
+from translator.config.data import DataConfig
 from translator.config.languages import BACK_TRANSLATED
-from translator.config.options import DataConfig
 from translator.data.preparation import clean_splits, load_rows
 from translator.inference import teaching
 from translator.inference.files import Job

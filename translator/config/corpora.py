@@ -26,7 +26,7 @@ OF_ALL = {
 class CorpusConfig(DataConfig):
     """One of several corpora, an entry of data.corpora with what it takes from `data`; or the only data."""
 
-    name: Annotated[str, Field(pattern=r"^[\w-]+$")] = ""
+    name: Annotated[str, Field(pattern=r"^[\w-]*$")] = ""
     weight: Weight | None = None
     tags_of_all: tuple[str, ...]
 
@@ -53,7 +53,7 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     inherited = vars(as_corpus(data)) | dict.fromkeys(LOCATION) | {"corpora": None, "temperature": None}
     names = [entry.get("name") for entry in data.corpora]
     for name in names:
-        data.require(isinstance(name, str) and names.count(name) == 1, "corpora", "each entry needs a name of its own")
+        data.require(isinstance(name, str) and name != "" and names.count(name) == 1, "corpora", "each entry needs a name of its own")
     corpora = tuple(_corpus(data, inherited, entry) for entry in data.corpora)
     trained = [corpus for corpus in corpora if corpus.has_train]
     data.require(bool(trained), "corpora", "no entry has training pairs. Give one train, path or corpus.")

@@ -89,12 +89,14 @@ def named_options(overrides: Iterable[str]) -> list[str]:
 def run_name(data: Any, choices: Any, overrides: Iterable[str]) -> str:
     """Return the default name of a run, for conf/train.yaml: its data, languages and model, by their presets.
 
-    A corpus adds its name. Your own data add the last part of their folder, hub id or file; a file called train is named by its
-    folder.
+    A corpus adds its name, a mix its corpora's. Your own data add the last part of their folder, hub id or file; a file called
+    train is named by its folder.
     """
     name = choices.data
     if getattr(data, "corpus", None):
         name = f"{name}-{data.corpus}"
+    elif name == "mix" and data.corpora:
+        name = "-".join([name, *(re.sub(r"[^\w-]", "", str(entry.get("name"))) for entry in data.corpora)])[:60]
     elif name == "files" or ("data.train" if data.path is None else "data.path") in named_options(overrides):
         files = data.train if isinstance(data.train, Sequence) and not isinstance(data.train, str) else [data.train]
         place = Path(str(data.path or next(iter(files), None) or "/")).absolute()

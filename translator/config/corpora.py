@@ -53,7 +53,8 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     inherited = vars(as_corpus(data)) | dict.fromkeys(LOCATION) | {"corpora": None, "temperature": None}
     names = [entry.get("name") for entry in data.corpora]
     for name in names:
-        data.require(isinstance(name, str) and name != "" and names.count(name) == 1, "corpora", "each entry needs a name of its own")
+        named = isinstance(name, str) and name != "" and names.count(name) == 1
+        data.require(named, "corpora", "each entry needs a name of its own")
     corpora = tuple(_corpus(data, inherited, entry) for entry in data.corpora)
     trained = [corpus for corpus in corpora if corpus.has_train]
     data.require(bool(trained), "corpora", "no entry has training pairs. Give one train, path or corpus.")
@@ -73,7 +74,7 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
 
 
 def as_corpus(data: DataConfig) -> CorpusConfig:
-    """Return the options of data as those of one corpus without a name."""
+    """Return the options of data as one corpus without a name."""
     options = {field.name: getattr(data, field.name) for field in dataclasses.fields(DataConfig)}
     return CorpusConfig(**options, tags_of_all=data.tags)
 
@@ -100,7 +101,7 @@ def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, 
 
 
 def apportioned(total: int, weights: Sequence[float]) -> list[int]:
-    """Divide `total` in proportion to weights, exactly but for rounding, by the method of largest remainders."""
+    """Divide `total` into whole parts in proportion to weights, by the method of largest remainders."""
     quotas = [total * weight / sum(weights) for weight in weights]
     parts = [int(quota) for quota in quotas]
     by_remainder = sorted(range(len(parts)), key=lambda number: parts[number] - quotas[number])

@@ -76,7 +76,7 @@ class DataConfig(NamedCorpusOptions, SyntheticOptions):
                      "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
         self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")
         self.require(self.has_train or not self.needs_train, "train",
-                     "names no data. Give it a file, such as data.train=pairs.tsv, or a split of data.path, or data.corpora.")
+                     "names no data. Give data.train=FILE, or a split of data.path, or data.corpus, or data.corpora.")
         self.require(self.corpora is None or self.teacher is None, "teacher", "translates one corpus. Leave out data.corpora.")
         self.require_possible(streamed=self.window is not None, directions=len(self.directions))
 

@@ -29,8 +29,8 @@ def weights_of(config: DataConfig, sections: Mapping[str, range]) -> dict[str, f
 class Mix:
     """Shares of the corpora that a table holds one after the other.
 
-    An epoch has as many pairs as the corpora with a share together. Of these each corpus has its share, exactly but for
-    rounding. Each corpus is walked in random order, pass after pass, over all epochs: none of its pairs comes again before all
+    An epoch has as many pairs as the corpora with a share together. Each corpus has its share of these, in whole pairs. It is
+    walked in random order, pass after pass, over all epochs: none of its pairs comes again before all
     others have come. The arguments determine the pairs of any epoch.
     """
 

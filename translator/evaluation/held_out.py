@@ -81,7 +81,7 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
 
 
 def corpora_in(folder: RunFolder, split: str, direction: Direction) -> dict[str, range]:
-    """Return which sentences of `held_out` are of which corpus; nothing if they are of one."""
+    """Return the numbers of each corpus's sentences in `held_out`; nothing if there is one corpus."""
     return scored_apart(folder.load_report(), split) if direction is None else {}
 
 

@@ -38,7 +38,7 @@ class TestSet:
     references: list[list[str]]
     is_file: bool = False  # the user's own, so another may have its name
     citation: str = ""
-    corpora: Mapping[str, range] = field(default_factory=dict)  # which of the sentences are of which corpus, if of several
+    corpora: Mapping[str, range] = field(default_factory=dict)  # numbers of the sentences of each, if several
 
 
 def load_named(name: str, direction: tuple[str, str]) -> TestSet:

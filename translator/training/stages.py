@@ -55,7 +55,7 @@ def stages_of(config: RunConfig, corpus: Corpus) -> list[Stage]:
 
 
 def _mix(options: StageConfig, sections: Mapping[str, range], weights: Mapping[str, float]) -> Mix | None:
-    """Return the corpora of a stage with its own weights, or else those of the data, or else their sizes."""
+    """Return the corpora of a stage with its own weights, or the weights of the data, or their sizes."""
     named = sections if options.corpora is None else options.corpora
     for name in named:
         if name not in sections:

@@ -38,7 +38,7 @@ class Validator:
         UserError for a sentence beyond learned positions, and for a metric that cannot be computed here.
         """
         self.corpus, self.model, self.translate, self.loss = corpus, model, translate, loss
-        self.corpora = scored_apart(corpus.report, "validation")  # of which each is scored on its own as well
+        self.corpora = scored_apart(corpus.report, "validation")  # each is scored on its own as well
         for metric, _, name in (metric.partition(".") for metric in metrics):
             if name and name not in self.corpora:
                 there = ", ".join(self.corpora) or "none, as one at most has a validation split"

@@ -261,5 +261,5 @@ def test_the_commands_list_and_read_corpora(tatoeba, server, news, tmp_path):
     assert lines[1].split() == ["Tatoeba", "313,176", "9.9", "CC-BY", "2.0", "FR"]
     assert lines[-1] == "Statmt-news_commentary-16-deu-eng"
     assert max(map(len, lines)) <= 80
-    assert_user_error(script("data_report", "data=opus", downloads), "data.corpus: must be a name, got ''")
+    assert_user_error(script("data_report", "data=opus", downloads), "data.train: names no data", "data.corpus")
     assert_user_error(script("corpora", "source=en", "target=xyz", f"downloads={tatoeba.downloads}"), "no corpus has these")

@@ -810,7 +810,7 @@ def test_second_preparation_waits_for_the_first(tmp_path):
 
 
 def test_the_preset_for_own_files_asks_for_them():
-    with pytest.raises(UserError, match=r"data\.train: names no data\. Give it a file"):
+    with pytest.raises(UserError, match=r"data\.train: names no data\. Give data\.train=FILE"):
         run_config("data=files")
 
 

@@ -124,10 +124,15 @@ def to_yaml(config: Any) -> str:
 
 
 def by_dotted_name(config: Any) -> dict[str, Any]:
-    """Return all options by name, with the options of groups as `group.option`, or `group.inner.option`."""
+    """Return all options by name, with the options of groups as `group.option`, or `group.inner.option`.
+
+    Of a list of groups, each is a mapping of the options that are set.
+    """
     flat: dict[str, Any] = {}
     for name, value in vars(config).items():
         inner = by_dotted_name(value) if dataclasses.is_dataclass(value) else None
+        if isinstance(value, tuple) and all(isinstance(each, Options) for each in value):
+            value = tuple({key: option for key, option in vars(each).items() if option is not None} for each in value)
         flat |= {name: value} if inner is None else {f"{name}.{key}": option for key, option in inner.items()}
     return flat
 

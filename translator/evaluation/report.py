@@ -16,7 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from translator.config.building import Options, by_dotted_name
+from translator.config.building import by_dotted_name
 from translator.config.commands import ReportConfig
 from translator.config.options import RunConfig
 from translator.data.cleaning import Counts
@@ -228,11 +228,6 @@ def corpora_of_run(folder: RunFolder) -> dict[str, dict[str, Counts]]:
     return counts_of(report) if "corpora" in report and splits_of(folder) else {}
 
 
-def _given(options: Options) -> dict[str, Any]:
-    """Return the options of an entry of a list that are set."""
-    return {name: value for name, value in vars(options).items() if value is not None}
-
-
 def render(**content: Any) -> str:
     """Return the page as HTML; everything shown is escaped."""
     templates = Environment(loader=PackageLoader("translator.evaluation", "."), autoescape=True, undefined=StrictUndefined,
@@ -240,7 +235,7 @@ def render(**content: Any) -> str:
     templates.filters |= {
         "number": number, "languages": language_names, "median": statistics.median,
         "base64": lambda content: base64.b64encode(content).decode(),
-        "yaml": lambda value: value if isinstance(value, str) else json.dumps(value, default=_given)}
+        "yaml": lambda value: value if isinstance(value, str) else json.dumps(value)}
     return templates.get_template(f"{PAGE}.jinja").render(content)
 
 

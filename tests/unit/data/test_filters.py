@@ -20,6 +20,7 @@ from translator.config.building import from_hydra
 from translator.config.commands import DataReportConfig
 from translator.config.corpora import as_corpus
 from translator.config.data import DataConfig
+from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.synthetic import SyntheticOptions
 from translator.data import cleaning, preparation
 from translator.data.cleaning import Counts, HeldOut
@@ -146,7 +147,8 @@ def test_cut_splits_hold_no_noise(tmp_path):
 
 def test_rules_that_are_off_leave_the_cache_key_as_it_was(tmp_path):
     config = data_config(tmp_path / "cache", train=str(write_pairs(tmp_path / "x.tsv", PAIRS)))
-    younger = {"corpora", "temperature", "score", "min_score", *vars(SyntheticOptions()), *(rule.option for rule in RULES)}
+    younger = {"corpora", "temperature", "score", "min_score", *vars(SyntheticOptions()), *vars(NamedCorpusOptions()),
+               *(rule.option for rule in RULES)}
     before = {name: value for name, value in dataclasses.asdict(config).items()
               if name not in {"cache", "workers", "augment", *younger}}
     folder = preparation.clean_splits(config)

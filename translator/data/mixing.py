@@ -30,8 +30,8 @@ class Mix:
     """Shares of the corpora that a table holds one after the other.
 
     An epoch has as many pairs as the corpora with a share together. Each corpus has its share of these, in whole pairs. It is
-    walked in random order, pass after pass, over all epochs: none of its pairs comes again before all
-    others have come. The arguments determine the pairs of any epoch.
+    walked in random order, pass after pass, over all epochs: none of its pairs comes again before all others have come. The
+    arguments determine the pairs of any epoch.
     """
 
     sections: Mapping[str, range]  # the rows of each corpus

@@ -93,6 +93,7 @@ def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, 
         corpus = CorpusConfig(**{**inherited, **train, **own})
         corpus.require(corpus.has_train or corpus.validation is not None or corpus.test is not None, "train",
                        "names no data. Give train, validation, test, path or corpus.")
+        corpus.require(corpus.context <= data.context, "context", f"is more than data.context={data.context}")
         known = not data.tags or set(corpus.directions) <= set(data.directions)
         corpus.require(known, "source", "and target are not among the languages of data.source and data.target")
     except UserError as error:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.augmentation import AugmentConfig
-from translator.config.building import STRICT, Count, Share
+from translator.config.building import STRICT, Count, Share, Whole
 from translator.config.languages import is_tag, tag_of
 from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.synthetic import SyntheticOptions
@@ -49,6 +49,7 @@ class DataConfig(NamedCorpusOptions, SyntheticOptions):
     cache: Text
     workers: Count | None = None
     augment: AugmentConfig = AugmentConfig()
+    context: Whole = 0
     score: Text | None = None
     min_score: float | None = None
     corpora: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
@@ -72,6 +73,9 @@ class DataConfig(NamedCorpusOptions, SyntheticOptions):
                      "and data.min_score go together. Give both or neither.")
         self.require(self.score is None or not isinstance(self.train, tuple), "score",
                      "is a column, which two text files lack. Give a table.")
+        self.require(not self.context or not self.tags, "context", "is for one language to translate to. Set it to 0.")
+        self.require(not self.context or self.teacher is None, "teacher",
+                     "translates sentences without context. Leave it out, or set data.context=0.")
         self.require(self.corpora is None or self.path is self.train is self.corpus is None, "corpora",
                      "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
         self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")

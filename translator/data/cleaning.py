@@ -300,7 +300,7 @@ def _scored_low(score: str | None, config: DataConfig) -> str:
 
 def _misshapen(pair: Pair, config: DataConfig) -> str:
     """Return what is wrong with the lengths of a pair, without its language tag; empty if nothing is."""
-    source, target = split_tag(pair[0])[1] if config.tags else pair[0], pair[1]
+    source, target = split_tag(pair[0])[1] if config.tags or config.context else pair[0], pair[1]
     shorter, longer = sorted((len(source), len(target)))
     if longer > config.max_characters:
         return "too long"

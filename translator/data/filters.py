@@ -61,7 +61,7 @@ def noise(pairs: Sequence[Pair], config: DataConfig) -> list[str]:
     rules = [rule for rule in RULES if getattr(config, rule.option)]
     if not rules or not pairs:
         return causes
-    split = [split_tag(source) if config.tags else ("", source) for source, _ in pairs]
+    split = [split_tag(source) if config.tags or config.context else ("", source) for source, _ in pairs]
     columns = pa.array([source for _, source in split], pa.string()), pa.array([target for _, target in pairs], pa.string())
     for rule in rules:
         for row in np.flatnonzero(rule.suspects(columns, getattr(config, rule.option))).tolist():

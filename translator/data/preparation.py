@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from translator.config.corpora import CorpusConfig, corpora_of
 from translator.config.data import DataConfig
-from translator.config.languages import BACK_TRANSLATED
+from translator.config.languages import BACK_TRANSLATED, SEPARATOR, split_tag
 from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.options import TokenizerConfig
 from translator.config.synthetic import SyntheticOptions
@@ -193,7 +193,7 @@ def _shaping(config: DataConfig) -> dict[str, Any]:
     """Return the options that shape the splits as text."""
     groups = {field.name for group in (NamedCorpusOptions, SyntheticOptions) for field in dataclasses.fields(group)}
     apart = {"cache", "workers", "augment", "corpora", "temperature", "name", "weight", *groups}  # or known by their content
-    apart |= {"score", "min_score"} if config.score is None else set()  # younger than FORMAT
+    apart |= {option for option in ("score", "min_score", "context") if not getattr(config, option)}  # younger than FORMAT
     return without_rules_off({name: value for name, value in dataclasses.asdict(config).items() if name not in apart})
 
 
@@ -244,8 +244,8 @@ def workers_for(requested: int | None, pairs: int) -> InOrder:
 
 
 def _tags(config: DataConfig) -> tuple[str, ...]:
-    """Return the tags with which sources begin."""
-    return config.tags if config.monolingual is None else (BACK_TRANSLATED,)
+    """Return the tags with which sources begin, and the separator behind context."""
+    return (*config.tags, *[BACK_TRANSLATED] * (config.monolingual is not None), *[SEPARATOR] * (config.context > 0))
 
 
 def _train_tokenizers(splits: Path, config: TokenizerConfig, tags: Sequence[str]) -> Tokenizers:
@@ -277,7 +277,7 @@ def _tokenise(splits: Path, tokenizers: Tokenizers, max_tokens: int, folder: Pat
             raise UserError(f"{name and f'{name}: '}every training pair has more than {max_tokens} tokens: raise "
                             "train.batch_tokens, and model.max_positions where positions are learned")
     lengths = Dataset.from_file(str(folder / "train.arrow")).with_format("numpy")["source_length"][:]
-    sampled = [text.removeprefix(BACK_TRANSLATED) for text in _texts(load_rows(splits, "train"), "source", most=100_000)]
+    sampled = [split_tag(text)[1] for text in _texts(load_rows(splits, "train"), "source", most=100_000)]
     several = sum(len(split_sentences(text)) > 1 for text in sampled)
     report["splits"]["train"] |= {
         "source_long": int(np.percentile(lengths, 99)), "source_several": several / max(1, len(sampled)),

@@ -37,6 +37,7 @@ from translator.data.table_files import KINDS, read_table, text_columns
 from translator.data.text_files import kind_of, read_lines, require_file, sha256_of
 from translator.runtime.errors import UserError, one_line
 from translator.runtime.typed import typed
+from translator.text.context import Context
 
 SPLITS = ("train", "validation", "test")
 TEXT = Features({"source": Value("string"), "target": Value("string")})
@@ -180,6 +181,20 @@ def _where(config: DataConfig, split: str) -> str:
 
 
 def _tables(config: DataConfig, split: str) -> Iterator[pa.Table]:
+    """Yield a split's rows as tables of strings with a column for each language, sources with their context."""
+    tables = _raw_tables(config, split)
+    return _in_context(tables, Context(config.context)) if config.context else tables
+
+
+def _in_context(tables: Iterable[pa.Table], context: Context) -> Iterator[pa.Table]:
+    """Put the sources before a source, of the same document, in front of it. A row without a source ends a document."""
+    for table in tables:
+        texts = ((context.before(text or ""), text) for text in table[0].to_pylist())
+        sources = [text and before + text for before, text in texts]
+        yield table.set_column(0, table.column_names[0], pa.array(sources, pa.string()))
+
+
+def _raw_tables(config: DataConfig, split: str) -> Iterator[pa.Table]:
     """Yield a split's rows as tables of strings with a column for each language."""
     value = getattr(config, split)
     names, score = list(dict.fromkeys(itertools.chain(*config.directions))), _score(config, split)

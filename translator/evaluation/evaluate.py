@@ -203,7 +203,7 @@ def evaluate(translator: Translator, sources: Sequence[str], references: Sequenc
     if all(translation.refused not in ("", ONLY_EMPTY) for translation in translations):
         raise UserError(f"no source could be translated; the first: {translations[0].refused}")
     hypotheses = [translation.text for translation in translations]
-    untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.tags else sources
+    untagged = [split_tag(text)[1] for text in sources] if translator.source_tokenizer.has_tags else sources
     parts = {"": range(len(sources)), **corpora}
     by_corpus = score_parts(scorers, parts, untagged, hypotheses, references, *more)
     scores = by_corpus.pop("")

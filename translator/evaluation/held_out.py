@@ -20,6 +20,7 @@ from translator.evaluation.test_sets import TestSet, load_named
 from translator.runs.run_folder import RunFolder
 from translator.runtime.console import log
 from translator.runtime.errors import UserError
+from translator.text.context import Context, with_context
 
 # The languages to translate from and to; None for all directions of a model.
 Direction = tuple[str, str] | None
@@ -56,6 +57,8 @@ def load_test_sets(config: EvaluateConfig, run: Path) -> list[TestSet]:
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}. "
             "They must be pairs.")
+    context = Context(RunFolder(run).load_config().data.context)
+    sources = [context.before(source) + source for source in sources]
     name = Path(config.source_file).name.removesuffix(".gz")
     return [TestSet(f"file-{name}" if name.split("-")[0] in SPLITS else name, sources, [references], is_file=True)]
 
@@ -137,7 +140,8 @@ def language_of(folder: RunFolder, direction: Direction) -> str:
 
 
 def sources_for(run: Path, sources: Sequence[str], direction: Direction) -> list[str]:
-    """Return the sources as a run takes them: with a language tag if it has several languages."""
-    if direction is None or not RunFolder(run).load_config().data.tags:
-        return list(sources)
+    """Return the sources as a run takes them: with a language tag if it has several languages, with its length of context."""
+    data = RunFolder(run).load_config().data
+    if direction is None or not data.tags:
+        return [with_context(source, data.context) for source in sources]
     return [tag_of(direction[1]) + source for source in sources]

@@ -91,7 +91,7 @@ def measure_robustness(
 
     outputs: the translator's for `sources`; language: of references and outputs.
     """
-    tagged = [split_tag(text) if translator.source_tokenizer.tags else ("", text) for text in sources]
+    tagged = [split_tag(text) if translator.source_tokenizer.has_tags else ("", text) for text in sources]
     sentences = [Sentence(*pair, *rest) for pair, *rest in zip(tagged, references, outputs, strict=True)]
     drawn = Random(SEED).sample(sentences, min(SENTENCES, len(sentences)))
     drawn.sort(key=lambda sentence: sentence.tag)  # the sentences of a joined line want one language

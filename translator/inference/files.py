@@ -35,7 +35,7 @@ from translator.inference.line_formats import (
     parse_pair,
 )
 from translator.inference.output import Output
-from translator.inference.translation import Given, Request, Translation
+from translator.inference.translation import Given, Refusal, Request, Translation, decoded
 from translator.inference.translator import CHUNK, Translator
 from translator.runs.finding import chosen_runs
 from translator.runs.run_folder import RunFolder, require_not_of_a_run
@@ -43,6 +43,7 @@ from translator.runtime.console import log
 from translator.runtime.device import Precision, resolve_device, tune_cpu
 from translator.runtime.errors import INTERRUPTED_EXIT_CODE, USER_ERROR_EXIT_CODE, UserError
 from translator.runtime.process_pool import answering
+from translator.text.context import Context
 from translator.text.html import Document, parse_html
 
 Answers = Iterator[list[tuple[Translation, Details | None]]]
@@ -138,6 +139,7 @@ class FileTranslation:
                 keep_places=False, patience=None, copy_unknown=False), "changes nothing of translations that are given")
         runs = tuple(map(str, chosen_runs(config.run, config.runs)))
         precision = Precision.resolve(config.precision, resolve_device(config.device))  # the same in workers and on resuming
+        self.context = Context(RunFolder(runs[0]).load_config().data.context)
         self.job = Job(runs, config.device, precision, search, config.details, config.engine)
         sources = [config.input, *([config.translations] if config.translations else [])]
         self.resumable = all(name is not None and Path(name).is_file() for name in sources)  # a pipe cannot be read again
@@ -237,12 +239,21 @@ class FileTranslation:
         interactive = config.input is config.text is None and sys.stdin.isatty() and sys.stdout.isatty()
         number = 0
         for lines in _prompted_lines(self._prompt()) if interactive else arriving_lines(file, config.input):
-            numbered = list(enumerate((parse(line, self.input_format) for line in lines), start=number + 1))
+            numbered = list(enumerate((self._parse(line) for line in lines), start=number + 1))
             number += len(numbered)
             self.progress.update(sum(line.size for n, line in numbered if n <= done))
             size = len(numbered) if config.workers == 1 else CHUNK
             groups = (numbered[first : first + size] for first in range(0, len(numbered), size))
             yield from (group for group in groups if group[-1][0] > done)
+
+    def _parse(self, line: bytes) -> Line:
+        """Read a line, in the context of the lines before it."""
+        parsed = parse(line, self.input_format)
+        try:
+            context = "" if parsed.problem else self.context.before(decoded(parsed.request.text))
+        except Refusal:  # when it is translated
+            return parsed
+        return dataclasses.replace(parsed, request=dataclasses.replace(parsed.request, context=context))
 
     def _prompt(self) -> str:
         data = RunFolder(self.job.runs[0]).load_config().data
@@ -251,13 +262,13 @@ class FileTranslation:
     def _scores(self, file: io.BufferedReader, done: int) -> Iterator[list[Answer]]:
         """Yield the scores of the given translations that are not done."""
         config, translator = self.config, self.job.load()
-        formats = self.input_format, choose_format(config.translations, "auto")
+        form = choose_format(config.translations, "auto")
         with open_input(config.translations, "translations") as translations:
             sources, given = (itertools.chain.from_iterable(lines) for lines in (
                 arriving_lines(file, config.input), arriving_lines(translations, config.translations, "translations")))
-            numbered = itertools.islice(enumerate(itertools.zip_longest(sources, given), start=1), done, None)
+            numbered = itertools.islice(enumerate(itertools.zip_longest(map(self._parse, sources), given), start=1), done, None)
             while chunk := list(itertools.islice(numbered, CHUNK)):
-                pairs = [parse_pair(*both, *formats) for _, both in chunk if None not in both]
+                pairs = [parse_pair(*both, form) for _, both in chunk if None not in both]
                 rated = translator.details([source for _, source, *_ in pairs], [g for *_, g, _ in pairs], config.search)
                 yield list(map(self._score, (number for number, _ in chunk), pairs, rated))
                 if len(pairs) < len(chunk):

@@ -78,12 +78,11 @@ def _request(fields: dict[str, Any]) -> Request:
     return Request(source, prefix, tuple(required))
 
 
-def parse_pair(line: bytes, given: bytes, form: Format, given_form: Format) -> tuple[Line, str, Given, str]:
-    """Return a line, its source, the translation given for it, and what is wrong with them; empty if they cannot be read."""
-    parsed = parse(line, form)
+def parse_pair(parsed: Line, given: bytes, given_form: Format) -> tuple[Line, str, Given, str]:
+    """Return a line, its source in its context, the translation given for it, and what is wrong; empty if unreadable."""
     source, target, problem = "", Given(""), parsed.problem
     try:
-        source = decoded(parsed.request.text)
+        source = parsed.request.context + decoded(parsed.request.text)
     except ValueError as error:
         problem = problem or f"source: {error}; not scored"
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from translator.config.languages import split_tag, tag_of
+from translator.config.languages import SEPARATOR, split_tag, tag_of
 from translator.config.options import MOST_DEMANDED, MOST_PHRASES, PlanningOptions
 from translator.inference.terminology import Terminology
 from translator.inference.translation import Refusal, Request, decoded
@@ -93,8 +93,14 @@ class Planner:
             return f"{reason}; not translated"
 
     def split_tag(self, text: str, options: PlanningOptions) -> tuple[str, str]:
-        """Return the tag of the language wanted, by the text itself or else by the options; and the text without it."""
+        """Return the tag of the language wanted, by the text itself or else by the options; and the text without it.
+
+        Context counts as a tag. It is left out where it takes more than half of the tokens allowed.
+        """
         tag, rest = split_tag(text)
+        if SEPARATOR in tag and self.source_tokenizer.separator is not None and options.language is None:
+            fits = 2 * len(self.source_tokenizer.encode([tag])[0]) <= self.longest_source(options)
+            return tag if fits else "", rest
         if tag.rstrip() in self.source_tokenizer.tags:
             return tag, rest
         return "" if options.language is None else tag_of(options.language), text
@@ -103,7 +109,8 @@ class Planner:
         """Return why a text with this tag cannot be translated, if so."""
         tags = self.source_tokenizer.tags
         if not tags:
-            return "search.language is for models of several languages, and this one has no choice" if tag else ""
+            chosen = tag and SEPARATOR not in tag
+            return "search.language is for models of several languages, and this one has no choice" if chosen else ""
         return "" if tag.rstrip() in tags else (
             f"to which language? Begin the text with one of {', '.join(tags)}, or set search.language")
 
@@ -112,7 +119,7 @@ class Planner:
         return options.max_source_tokens if self.positions is None else min(options.max_source_tokens, self.positions)
 
     def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
-        tag, text = self.split_tag(decoded(request.text), options)
+        tag, text = self.split_tag(request.context + decoded(request.text), options)
         markup = self._markup(request, text, options)
         text = markup.text if markup else text
         if not text.strip():
@@ -146,10 +153,9 @@ class Planner:
 
     def without_placeholders(self, unit: Unit) -> Unit:
         """Return the unit with what its placeholders stand for."""
-        pieces = self.source_tokenizer.pieces(unit.ids[: self.source_tokenizer.count_tags(unit.ids)])
-        tag = "".join(f"{piece} " for piece in pieces if piece in self.source_tokenizer.tags)
-        form = unit.form.without_placeholders()
-        return dataclasses.replace(unit, ids=self.source_tokenizer.encode([tag + form.text])[0], form=form)
+        tag, form = unit.ids[: self.source_tokenizer.count_tags(unit.ids)], unit.form.without_placeholders()
+        ids = tag + self.source_tokenizer.encode([form.text])[0][len(self.source_tokenizer.tag_ids) :]
+        return dataclasses.replace(unit, ids=ids, form=form)
 
     def _markup(self, request: Request, text: str, options: PlanningOptions) -> Markup | None:
         """Return a text without its tags, and these; None if it has none."""

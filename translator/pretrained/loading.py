@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from translator.config.building import by_dotted_name
-from translator.config.languages import BACK_TRANSLATED
+from translator.config.languages import BACK_TRANSLATED, SEPARATOR
 from translator.config.options import RunConfig
 from translator.model.transformer import Transformer
 from translator.model.weights import SkipInit, require_fit
@@ -85,9 +85,9 @@ def adopt(config: RunConfig, pretrained: Pretrained, named: Sequence[str]) -> Ru
         remedy = f"chooses among {', '.join(known)}: name several of these languages, joined by +" if known else (
             "translates to one language: name one")
         raise UserError(f"data.target={config.data.target}: the model in {pretrained.source} {remedy}")
-    if config.data.monolingual is not None and pretrained.tokenizers[0].ids_of([BACK_TRANSLATED]) == [UNK_ID]:
-        raise UserError(
-            f"data.monolingual: the vocabulary of {pretrained.source} has no piece {BACK_TRANSLATED}. Leave out init.")
+    for option, piece in (("monolingual", BACK_TRANSLATED), ("context", SEPARATOR)):
+        if getattr(config.data, option) and pretrained.tokenizers[0].ids_of([piece]) == [UNK_ID]:
+            raise UserError(f"data.{option}: the vocabulary of {pretrained.source} has no piece {piece}. Leave out init.")
     return adopted
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import sentencepiece as spm
 from sentencepiece import sentencepiece_model_pb2
 
-from translator.config.languages import BACK_TRANSLATED, is_tag
+from translator.config.languages import BACK_TRANSLATED, SEPARATOR, is_tag
 from translator.config.options import TokenizerConfig
 from translator.runtime.atomic_files import read_plain
 from translator.runtime.errors import UserError
@@ -50,7 +50,8 @@ class Tokenizer:
         self._log_probability = [processor.get_score(i) for i in range(len(self))]
         tags = tuple(filter(is_tag, pieces)) if tag is None else ()
         # In a multilingual model: the tags of its target languages, two or more. Each text begins with one.
-        self.tags = () if tags == (BACK_TRANSLATED,) else tags
+        self.tags = tuple(tag for tag in tags if tag not in (BACK_TRANSLATED, SEPARATOR))
+        self.separator = processor.piece_to_id(SEPARATOR) if SEPARATOR in tags else None  # of a model that reads context
         self._marks = {*self.tag_ids, *map(processor.piece_to_id, tags)}
         self.placeholders = tuple(piece for piece in pieces if PLACEHOLDER.fullmatch(piece))
         self._unknown = {UNK_ID, *(i for i in range(len(self)) if processor.is_byte(i))}
@@ -131,7 +132,9 @@ class Tokenizer:
         return bool(self._marks)
 
     def count_tags(self, ids: Sequence[int]) -> int:
-        """Return how many of a text's ids come before its first word: those up to a tag, before which a space may stand."""
+        """Return how many of a text's ids come before its first word: its context, or a tag, before which a space may stand."""
+        if self.separator in ids:
+            return len(ids) - ids[::-1].index(self.separator)
         return next((place + 1 for place, i in enumerate(ids[:2]) if i in self._marks), 0)
 
     def spans(self, text: str) -> list[str]:

@@ -68,7 +68,7 @@ class Validator:
         loss, nll, tokens = sum_over_processes(loss, nll, tokens)
         sources, references = list(self.corpus.validation["source"]), list(self.corpus.validation["target"])
         translations = gather(self.translate(own_items(sources)))
-        untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.tags else sources
+        untagged = [split_tag(text)[1] for text in sources] if self.corpus.source_tokenizer.has_tags else sources
         parts = {"": range(len(sources)), **self.corpora}
         scores = broadcast_from_main(lambda: score_parts(self.metrics, parts, untagged, translations, references))
         metrics = {"loss": loss / tokens, "perplexity": math.exp(min(nll / tokens, 700))}

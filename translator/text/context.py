@@ -1,0 +1,31 @@
+"""Context across sentences: the lines before a line of a document, which its source begins with.
+
+Tiedemann and Scherrer 2017, https://aclanthology.org/W17-4811, section 3: the larger context of the source.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from translator.config.languages import SEPARATOR
+
+
+class Context:
+    """The last `length` lines of a document. An empty line ends it."""
+
+    def __init__(self, length: int) -> None:
+        self._lines = deque[str](maxlen=length)
+
+    def before(self, line: str) -> str:
+        """Return the lines before this one, a separator after each, and remember this one."""
+        if not line.strip():
+            self._lines.clear()
+            return ""
+        context = "".join(f"{earlier} {SEPARATOR} " for earlier in self._lines)
+        self._lines.append(line)
+        return context
+
+
+def with_context(source: str, length: int) -> str:
+    """Return a source with at most `length` lines of its context."""
+    return f" {SEPARATOR} ".join(source.split(f" {SEPARATOR} ")[-1 - length :])

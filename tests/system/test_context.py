@@ -155,10 +155,10 @@ def test_a_text_may_bring_its_context(translator):
 
 
 def test_a_context_that_leaves_no_room_is_left_out(translator):
-    long = "The dog. " * 60 + ">>sep<< "
-    options = dataclasses.replace(translator.search, max_source_tokens=60)
-    [alone, behind] = translator.translate(["It is wet and old.", Request("It is wet and old.", context=long)], options)
-    assert (behind.refused, behind.text) == ("", alone.text)
+    """Neither is the text refused, nor cut into clauses."""
+    long, text = "The dog. " * 20 + ">>sep<< ", "It is wet and old, and it is new and warm."
+    alone, behind = translator.translate([text, Request(text, context=long)])
+    assert (behind.refused, behind.text, behind.sentences) == ("", alone.text, 1)
 
 
 def test_test_files_are_read_in_the_context_of_each_run(run, run_folder, files):

@@ -95,12 +95,11 @@ class Planner:
     def split_tag(self, text: str, options: PlanningOptions) -> tuple[str, str]:
         """Return the tag of the language wanted, by the text itself or else by the options; and the text without it.
 
-        Context counts as a tag. It is left out where it takes more than half of the tokens allowed.
+        Context counts as a tag. It is left out where both are too long together.
         """
         tag, rest = split_tag(text)
         if SEPARATOR in tag and self.source_tokenizer.separator is not None and options.language is None:
-            fits = 2 * len(self.source_tokenizer.encode([tag])[0]) <= self.longest_source(options)
-            return tag if fits else "", rest
+            return tag if len(self.source_tokenizer.encode([text])[0]) <= self.longest_together(options) else "", rest
         if tag.rstrip() in self.source_tokenizer.tags:
             return tag, rest
         return "" if options.language is None else tag_of(options.language), text
@@ -117,6 +116,11 @@ class Planner:
     def longest_source(self, options: PlanningOptions) -> int:
         """Return the most tokens of a source: those allowed, within learned positions."""
         return options.max_source_tokens if self.positions is None else min(options.max_source_tokens, self.positions)
+
+    def longest_together(self, options: PlanningOptions) -> float:
+        """Return the most tokens of a text that is not split, and of a text with its context."""
+        usual = self.statistics.long_source or self.statistics.longest_source or math.inf
+        return min(FAR_TOO_LONG * usual, self.longest_source(options))
 
     def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
         tag, text = self.split_tag(request.context + decoded(request.text), options)
@@ -178,7 +182,7 @@ class Planner:
         choice = options.split_sentences
         if choice == "never" or (choice == "auto" and several >= OFTEN and length(text) <= longest):
             return [text]
-        limit = min(FAR_TOO_LONG * (seen.long_source or longest), self.longest_source(options))
+        limit = self.longest_together(options)
         return [
             part for sentence in split_sentences(text)
             for part in split_clauses(sentence, fits)]

@@ -33,7 +33,7 @@ EAST = ["彼は三匹の猫と暮らしている。", "今日はとても暖か�
 class Echo:
     """A translator whose output is what `answer` makes of a source; it aligns words of equal place."""
 
-    source_tokenizer = SimpleNamespace(tags=())
+    source_tokenizer = SimpleNamespace(has_tags=False)
 
     def __init__(self, answer=str):
         self.answer = answer

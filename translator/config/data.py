@@ -73,7 +73,7 @@ class DataConfig(NamedCorpusOptions, SyntheticOptions):
                      "and data.min_score go together. Give both or neither.")
         self.require(self.score is None or not isinstance(self.train, tuple), "score",
                      "is a column, which two text files lack. Give a table.")
-        self.require(not self.context or not self.tags, "context", "is for one language to translate to. Set it to 0.")
+        self.require(not self.context or len(self.directions) == 1, "context", "is for one language a side. Set it to 0.")
         self.require(not self.context or self.teacher is None, "teacher",
                      "translates sentences without context. Leave it out, or set data.context=0.")
         self.require(self.corpora is None or self.path is self.train is self.corpus is None, "corpora",

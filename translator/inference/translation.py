@@ -22,8 +22,8 @@ class Request:
     prefix: str | None = None  # None: search.prefix
     required: tuple[str, ...] = ()  # besides search.required
     markup: Markup | None = None  # the tags of the text
-    context: str = ""  # the sentences before the text, each with a separator behind it
     terminology: Terminology | None = None  # before the one of search.terminology
+    context: str = ""  # the sentences before the text, each with a separator behind it
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ def test_a_corpus_of_a_mix_may_have_no_documents(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"target": "de+fr"}, "context: is for one language"), ({"teacher": "x"}, "teacher: translates sentences without context")])
+    ({"target": "de+fr"}, "context: is for one language"), ({"source": "en+fr"}, "context: is for one language"),
+    ({"teacher": "x"}, "teacher: translates sentences without context")])
 def test_what_context_does_not_go_with_is_refused(changes, words):
     with pytest.raises(UserError, match=words):
         data_config(context=1, **changes)

@@ -147,8 +147,8 @@ def test_cut_splits_hold_no_noise(tmp_path):
 
 def test_rules_that_are_off_leave_the_cache_key_as_it_was(tmp_path):
     config = data_config(tmp_path / "cache", train=str(write_pairs(tmp_path / "x.tsv", PAIRS)))
-    younger = {"corpora", "temperature", "score", "min_score", *vars(SyntheticOptions()), *vars(NamedCorpusOptions()),
-               *(rule.option for rule in RULES)}
+    younger = {"corpora", "temperature", "score", "min_score", "context", *vars(SyntheticOptions()),
+               *vars(NamedCorpusOptions()), *(rule.option for rule in RULES)}
     before = {name: value for name, value in dataclasses.asdict(config).items()
               if name not in {"cache", "workers", "augment", *younger}}
     folder = preparation.clean_splits(config)

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from translator.config.building import STRICT
 from translator.config.data import DataConfig
 from translator.config.stages import Weight
-from translator.config.synthetic import SyntheticOptions
+from translator.config.synthetic import BACK, PARALLEL, SyntheticOptions
 from translator.runtime.errors import UserError, unknown
 
 # Options that an entry does not take from `data`, since they say where data are; options that hold for all corpora together.
@@ -50,6 +50,8 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     """Return the corpora of a mix; of other data, the data themselves. UserError for entries that cannot be together."""
     if data.corpora is None:
         return (as_corpus(data),)
+    for option in LOCATION:
+        data.require(getattr(data, option) is None, option, "says where one corpus is. Put it into an entry of data.corpora.")
     inherited = vars(as_corpus(data)) | dict.fromkeys(LOCATION) | {"corpora": None, "temperature": None}
     names = [entry.get("name") for entry in data.corpora]
     for name in names:
@@ -94,6 +96,8 @@ def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, 
         corpus.require(corpus.has_train or corpus.validation is not None or corpus.test is not None, "train",
                        "names no data. Give train, validation, test, path or corpus.")
         corpus.require(corpus.context <= data.context, "context", f"is more than data.context={data.context}")
+        corpus.require(corpus.has_train or corpus.weight is None, "weight", "is a share of the training pairs, and it has none")
+        corpus.require(corpus.name not in (PARALLEL, BACK), "name", "is reserved for back-translation. Choose another.")
         known = not data.tags or set(corpus.directions) <= set(data.directions)
         corpus.require(known, "source", "and target are not among the languages of data.source and data.target")
     except UserError as error:

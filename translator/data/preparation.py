@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -106,7 +107,7 @@ def report_of(counts: Mapping[str, Mapping[str, Counts]]) -> dict[str, Any]:
             total.add(of_corpus)
         splits[split] = vars(total)
     corpora = {split: {name: vars(of_corpus) for name, of_corpus in of_corpora.items()} for split, of_corpora in counts.items()}
-    return {"splits": splits, "corpora": corpora} if len(set(itertools.chain(*corpora.values()))) > 1 else {"splits": splits}
+    return {"splits": splits, "corpora": corpora} if any(itertools.chain(*corpora.values())) else {"splits": splits}
 
 
 def counts_of(report: Mapping[str, Any]) -> dict[str, dict[str, Counts]]:
@@ -153,30 +154,10 @@ def digest(rows: Dataset) -> str:
     return total.hexdigest()
 
 
-def describe(report: dict[str, Any]) -> str:
-    """Return what was read, kept and dropped by cause, one line a split, and one a corpus where there are several."""
-    lines = []
-    for split, counts in report["splits"].items():
-        lines.append(f"{split:10} {describe_counts(counts)}")
-        corpora = report.get("corpora", {}).get(split, {})
-        lines += [f"  {name:8} {describe_counts(of_corpus)}" for name, of_corpus in corpora.items() if len(corpora) > 1]
-    return "\n".join(lines)
-
-
-def describe_counts(counts: dict[str, Any]) -> str:
-    """Return what was read, kept and dropped by cause."""
-    causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
-    unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
-    copied = counts["copied"]["count"]
-    return "; ".join(filter(None, [
-        f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}",
-        copied and f"{copied:,} copied from the source", unknown and f"{unknown:.2%} of the tokens are unknown"]))
-
-
 def clean_splits(config: DataConfig) -> Path:
     """Return the cached folder of this data's splits as text."""
     corpora = corpora_of(config)
-    content = [identity(corpus) for corpus in corpora]
+    content = [_identity(corpus) for corpus in corpora]
 
     def fill(folder: Path) -> None:
         _write_splits(config, folder)
@@ -200,7 +181,7 @@ def _shaping(config: DataConfig) -> dict[str, Any]:
 def _write_splits(config: DataConfig, folder: Path) -> None:
     """Write train.arrow, validation.arrow and test.arrow. No sentence of train is in another split."""
     corpora = corpora_of(dataclasses.replace(config, cache=str(folder)))  # what a killed start leaves goes with the folder
-    rows = {split: [read(corpus, split) for corpus in corpora] for split in SPLITS}
+    rows = {split: [_read(corpus, split) for corpus in corpora] for split in SPLITS}
     held_out, counts = HeldOut(config), {split: dict[str, Counts]() for split in SPLITS}
     pairs = {split: dict[str, list[Pair]]() for split in ("validation", "test")}
     train = [Section(table, corpus, counts["train"].setdefault(corpus.name, Counts()))
@@ -228,9 +209,28 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     for section in train:
         if not section.counts.kept:
             raise UserError(f"{_option(section.config, 'train')}: of {section.counts.read:,} pairs, cleaning left none: "
-                            f"{section.counts.causes()}")
+                            f"{section.counts.causes() or 'all were cut for validation or test'}")
     digests = {split: digest(Dataset.from_file(str(folder / f"{split}.arrow"))) for split in pairs}
     save_report(folder, {**report_of(counts), "digests": digests})
+
+
+@contextmanager
+def _naming(corpus: CorpusConfig) -> Iterator[None]:
+    """Let a UserError name the corpus."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"data.corpora, {corpus.name}: {error}" if corpus.name else str(error)) from error
+
+
+def _identity(corpus: CorpusConfig) -> list[Any]:
+    with _naming(corpus):
+        return identity(corpus)
+
+
+def _read(corpus: CorpusConfig, split: str) -> Dataset | None:
+    with _naming(corpus):
+        return read(corpus, split)
 
 
 def _option(corpus: CorpusConfig, option: str) -> str:

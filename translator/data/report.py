@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from translator.config.commands import DataReportConfig
+from translator.config.corpora import corpora_of
 from translator.config.data import DataConfig
 from translator.data.cleaning import OVERLAP
 from translator.data.filters import RULES
-from translator.data.preparation import describe_counts, load_counts
+from translator.data.preparation import load_counts
 from translator.runtime.console import require_stdout
 
 # The option that decides on each cause.
@@ -27,9 +28,30 @@ def report_data(config: DataReportConfig) -> None:
 
 def describe_data(config: DataConfig) -> str:
     """Return the counts of each split by corpus, and examples of the dropped rows by cause, each source above its target."""
-    named = {f"{split}, {name}".removesuffix(", "): vars(counts)
-             for split, corpora in load_counts(config).items() for name, counts in corpora.items()}
-    return "\n\n".join("\n".join(_lines(name, counts, config)) for name, counts in named.items())
+    configs = {corpus.name: corpus for corpus in corpora_of(config)}
+    return "\n\n".join(
+        "\n".join(_lines(f"{split}, {name}".removesuffix(", "), vars(counts), configs.get(name, config)))
+        for split, corpora in load_counts(config).items() for name, counts in corpora.items())
+
+
+def describe(report: dict[str, Any]) -> str:
+    """Return what was read, kept and dropped by cause, one line a split, and one a corpus where there are several."""
+    lines = []
+    for split, counts in report["splits"].items():
+        lines.append(f"{split:10} {describe_counts(counts)}")
+        corpora = report.get("corpora", {}).get(split, {})
+        lines += [f"  {name:8} {describe_counts(of_corpus)}" for name, of_corpus in corpora.items() if len(corpora) > 1]
+    return "\n".join(lines)
+
+
+def describe_counts(counts: dict[str, Any]) -> str:
+    """Return what was read, kept and dropped by cause."""
+    causes = ", ".join(f"{count:,} {cause}" for cause, count in counts["dropped"].items())
+    unknown = max(counts.get("source_unknown", 0), counts.get("target_unknown", 0))
+    copied = counts["copied"]["count"]
+    return "; ".join(filter(None, [
+        f"{counts['kept']:,} of {counts['read']:,} pairs", counts["note"], causes and f"dropped: {causes}",
+        copied and f"{copied:,} copied from the source", unknown and f"{unknown:.2%} of the tokens are unknown"]))
 
 
 def _lines(name: str, counts: dict[str, Any], config: DataConfig) -> Iterator[str]:

@@ -17,7 +17,8 @@ from translator.config.data import DataConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import Counts, HeldOut, Section, clean
 from translator.data.mixing import MIXING, Mix, weights_of
-from translator.data.preparation import Corpus, describe_counts, encode_rows, sections_of
+from translator.data.preparation import Corpus, encode_rows, sections_of
+from translator.data.report import describe_counts
 from translator.data.sources import windows
 from translator.runtime.console import log
 from translator.runtime.distributed import SideGroup

@@ -76,6 +76,8 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
                         "sentences. Restore the old data, or pass source_file= and reference_file=.")
     if direction is None:
         return list(rows["source"]), list(rows["target"])
+    if data.corpora is not None:
+        raise UserError(f"split={split}: several corpora are scored one by one, without source= and target=. Remove these.")
     rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
     if rows is None:
         raise UserError(f"data.{split}=null: this split was cut from all directions together. Remove source= and target=.")
@@ -85,7 +87,7 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
 
 def corpora_in(folder: RunFolder, split: str, direction: Direction) -> dict[str, range]:
     """Return the numbers of each corpus's sentences in `held_out`; nothing if there is one corpus."""
-    return scored_apart(folder.load_report(), split) if direction is None else {}
+    return scored_apart(folder.load_report(), split) if direction is None and split != "train" else {}
 
 
 def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]) -> None:

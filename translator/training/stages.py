@@ -60,8 +60,8 @@ def _mix(options: StageConfig, sections: Mapping[str, range], weights: Mapping[s
     for name in named:
         if name not in sections:
             there = [section for section in sections if section]
-            raise UserError(unknown("corpus", name, there, "train.stages, corpora: ") if there else
-                            "train.stages, corpora: needs data.corpora, or back-translations")
+            raise UserError("train.stages, corpora: " + (
+                unknown("corpus", name, there) if there else "needs data.corpora, or back-translations"))
     if isinstance(options.corpora, dict):
         return Mix(sections, options.corpora)
     if not weights and len(named) == len(sections):

@@ -31,6 +31,8 @@ def as_student(config: RunConfig, named: Sequence[str]) -> RunConfig:
     config.require("name" in named, "name", f"is missing. Name the student: {command}.")
     assert teacher is not None
     saved = RunFolder(teacher if isinstance(teacher, str) else teacher[0]).load_config()
+    config.require(saved.data.corpora is None, "data.teacher", "was trained on several corpora, and these translations are of "
+                   "one. Train on data=mix with train.teacher instead, which learns from its probabilities.")
     data = with_named(saved.data, config.data, {*named, *OWN})
     tokenizer = with_named(dataclasses.replace(saved.tokenizer, source_tag=None, target_tag=None), config.tokenizer, named)
     return dataclasses.replace(config, data=data, tokenizer=tokenizer)

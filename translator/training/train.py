@@ -12,7 +12,8 @@ import torch
 
 from translator.config.building import by_dotted_name
 from translator.config.options import RunConfig
-from translator.data.preparation import Corpus, describe, prepare, scored_apart
+from translator.data.preparation import Corpus, prepare, scored_apart
+from translator.data.report import describe
 from translator.data.tatoeba import fetch_default
 from translator.evaluation.calibration import save_calibration
 from translator.evaluation.evaluate import Evaluation, evaluate

@@ -176,12 +176,15 @@ def test_shares_follow_weights_or_sizes(tmp_path):
     ({"general": {"weight": 0}}, "data.corpora, general: weight: must"), ({"general": {"wieght": 2}}, "did you mean weight"),
     ({"general": {"window": 2}}, "general: window: holds for all"), ({"general": {"train": None}}, None),
     ({"general": {"train": None, "validation": None, "test": None}}, "general: train: names no data"),
-    ({"general": {"train": "missing.tsv"}}, "missing.tsv"), ({"general": {"score": "x"}}, "general: score: and data.min_score"),
+    ({"general": {"train": "missing.tsv"}}, "data.corpora, general: missing.tsv"),
+    ({"general": {"score": "x"}}, "general: score: and data.min_score"),
     ({"general": {"train": ["a", "b"], "score": "x", "min_score": 1}}, "Give a table"),
     ({"train": "x.tsv"}, "data.corpora: holds all data"), ({"temperature": 0.5}, "data.temperature"),
     ({"temperature": 5, "general": {"weight": 1}, "captions": {"weight": 1}}, "replaces weights"),
     ({"target": "de+fr", "general": {"target": "es"}}, "are not among the languages"),
     ({"teacher": "runs/x"}, "translates one corpus"),
+    ({"general": {"name": "back-translated"}}, "name: is reserved"), ({"validation": "x.tsv"}, "validation: says where one"),
+    ({"general": {"train": None, "weight": 3}, "captions": {"weight": 1}}, "weight: is a share of the training pairs"),
     ({"window": 60}, "needs weights"), ({"corpora": []}, "data.corpora")], ids=str)
 def test_mistakes_in_corpora_get_one_line(tmp_path, changes, words):
     if words is None:  # an entry may be there for its test set only
@@ -198,6 +201,8 @@ def test_one_entry_is_the_corpus_itself(tmp_path):
     for split in ("train", "validation", "test"):
         assert pairs_of(getattr(alone, split)) == pairs_of(getattr(entry, split))
     assert alone.source_tokenizer.model == entry.source_tokenizer.model
+    assert corpora_in(alone.report, "train") == {}
+    assert corpora_in(entry.report, "train") == {"x": range(len(alone.train))}
 
 
 def test_the_data_report_counts_by_corpus(tmp_path):
@@ -205,6 +210,8 @@ def test_the_data_report_counts_by_corpus(tmp_path):
     described = describe_data(config)
     assert "train, general: 80 of 80 pairs" in described
     assert "train, captions: 70 of 71 pairs; dropped: 1 duplicate" in described
+    narrow = describe_data(mixed(tmp_path, general={"limit": 7}))
+    assert "73 dropped: beyond data.limit (data.limit=7)" in narrow
 
 
 def stream(folder: Path) -> tuple[DataConfig, Corpus]:

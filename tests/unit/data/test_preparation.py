@@ -36,7 +36,8 @@ from translator.config.augmentation import AugmentConfig
 from translator.config.data import DataConfig
 from translator.data import preparation as data
 from translator.data.cleaning import EXAMPLES, same_sentence
-from translator.data.preparation import TOO_LONG, cached_folder, describe, load_split, prepare
+from translator.data.preparation import TOO_LONG, cached_folder, load_split, prepare
+from translator.data.report import describe
 from translator.data.sources import SPLITS, hub_id, identity, read, windows
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import EOS_ID

@@ -179,6 +179,18 @@ def test_stages_of_one_corpus_name_none(tokenizer):
     assert [stage.mix for stage in stages_of(config_of("{share:0.5,rate:2}", "{}"), corpus)] == [None, None]
 
 
+def test_the_only_corpus_may_have_a_weight_and_stages(tokenizer):
+    corpus = small_corpus(tokenizer, validation=8)
+    cut = {"": Counts(kept=8)}
+    counts = {"train": {"only": Counts(kept=len(corpus.train))}, "validation": cut, "test": cut}
+    corpus = dataclasses.replace(corpus, report=report_of(counts))
+    config = config_of("{corpora:[only],share:0.5}", "{}")
+    data = dataclasses.replace(config.data, path=None, train=None, corpora=({"name": "only", "train": "x.tsv", "weight": 3},))
+    first, second = stages_of(dataclasses.replace(config, data=data), corpus)
+    assert str(first) == "only 100.0 %, to 50 % of the training"
+    assert str(second) == "only 100.0 %"
+
+
 def test_options_of_stages_are_read_back(tmp_path, tokenizer):
     config = config_of(*STAGES)
     run = RunFolder(tmp_path / "run")

@@ -29,7 +29,7 @@ def weights_of(config: DataConfig, sections: Mapping[str, range]) -> dict[str, f
 class Mix:
     """Shares of the corpora that a table holds one after the other.
 
-    An epoch has as many pairs as the corpora with a share together. Each corpus has its share of these, in whole pairs. It is
+    The size of an epoch is the sum of the corpora with a share. Each corpus has its share of these pairs, in whole pairs. It is
     walked in random order, pass after pass, over all epochs: none of its pairs comes again before all others have come. The
     arguments determine the pairs of any epoch.
     """

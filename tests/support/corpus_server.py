@@ -22,7 +22,7 @@ README = "Corpus Name: Tatoeba\nPackage: Tatoeba in Moses format\nLicense: CC-BY
 
 
 class CorpusServer(ThreadingHTTPServer):
-    """Files by path. `requests` holds what was asked for, with its Range; `cut` breaks off answers after so many bytes."""
+    """Files by path. `requests` holds what was asked, with its Range; `cut` breaks off answers after this many bytes."""
 
     daemon_threads = True
 

@@ -37,12 +37,12 @@ class CorpusConfig(DataConfig):
 
     @property
     def needs_train(self) -> bool:
-        """Not so: it may be there for its validation and test only."""
+        """False: a corpus may be there for its validation and test only."""
         return False
 
     @property
     def holds_out(self) -> bool:
-        """So, as far as it matters: another corpus may."""
+        """True: `corpora_of` checks it for all corpora together."""
         return True
 
 

@@ -50,7 +50,7 @@ def load_test_sets(config: EvaluateConfig, run: Path) -> list[TestSet]:
     if config.source_file is None or config.reference_file is None:
         name = "-".join([config.split, *(config.direction or ())])
         sources, references = held_out(RunFolder(run), config.split, config.direction)
-        corpora = corpora_in(RunFolder(run), config.split, config.direction)
+        corpora = corpora_of_split(RunFolder(run), config.split, config.direction)
         return [TestSet(name, sources, [references], corpora=corpora)]
     sources, references = (list(read_lines(Path(file))) for file in (config.source_file, config.reference_file))
     if len(sources) != len(references):
@@ -85,7 +85,7 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
-def corpora_in(folder: RunFolder, split: str, direction: Direction) -> dict[str, range]:
+def corpora_of_split(folder: RunFolder, split: str, direction: Direction) -> dict[str, range]:
     """Return the numbers of each corpus's sentences in `held_out`; nothing if there is one corpus."""
     return scored_apart(folder.load_report(), split) if direction is None and split != "train" else {}
 

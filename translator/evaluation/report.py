@@ -22,7 +22,14 @@ from translator.config.options import RunConfig
 from translator.data.cleaning import Counts
 from translator.data.preparation import counts_of
 from translator.evaluation.evaluate import Evaluation, compare, evaluate
-from translator.evaluation.held_out import corpora_in, held_out, language_of, require_comparable, sources_for, warn_of_learned
+from translator.evaluation.held_out import (
+    corpora_of_split,
+    held_out,
+    language_of,
+    require_comparable,
+    sources_for,
+    warn_of_learned,
+)
 from translator.evaluation.report_examples import all_examples, chosen_examples
 from translator.inference.translator import Translator
 from translator.metrics.metric import METRICS
@@ -162,7 +169,7 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
         return run
     warn_of_learned([path], own.path, options.split, sources, references)
     sources, language = sources_for(path, sources, options.direction), language_of(own, options.direction)
-    corpora = corpora_in(own, options.split, options.direction)
+    corpora = corpora_of_split(own, options.split, options.direction)
     run.evaluation = evaluate(translator, sources, references, options.search, language, corpora=corpora)
     return run
 

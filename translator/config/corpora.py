@@ -10,14 +10,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT
-from translator.config.data import DataConfig
+from translator.config.data import LOCATION, DataConfig
 from translator.config.stages import Weight
 from translator.config.synthetic import BACK, PARALLEL, SyntheticOptions
 from translator.runtime.errors import UserError, unknown
 
-# Options that an entry does not take from `data`, since they say where data are; options that hold for all corpora together.
-LOCATION = ("path", "config", "revision", "folder", "train", "validation", "test", "corpus", "version", "score", "min_score")
-OF_ALL = {
+OF_ALL = {  # options that hold for all corpora together
     "corpora", "temperature", "holdout", "overlap", "window", "cache", "downloads", "workers", "augment", "tags_of_all",
     *(field.name for field in dataclasses.fields(SyntheticOptions))}
 
@@ -50,8 +48,6 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     """Return the corpora of a mix; of other data, the data themselves. UserError for entries that cannot be together."""
     if data.corpora is None:
         return (as_corpus(data),)
-    for option in LOCATION:
-        data.require(getattr(data, option) is None, option, "says where one corpus is. Put it into an entry of data.corpora.")
     inherited = vars(as_corpus(data)) | dict.fromkeys(LOCATION) | {"corpora": None, "temperature": None}
     names = [entry.get("name") for entry in data.corpora]
     for name in names:

@@ -19,6 +19,9 @@ Files = Annotated[
     Text | Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)],
     BeforeValidator(lambda value: value[0] if isinstance(value, tuple) and len(value) == 1 else value)]
 
+# Options that say where one corpus is. Where data.corpora holds several, only its entries have them.
+LOCATION = ("path", "config", "revision", "folder", "train", "validation", "test", "corpus", "version", "score", "min_score")
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig(NamedCorpusOptions, SyntheticOptions):
@@ -76,8 +79,9 @@ class DataConfig(NamedCorpusOptions, SyntheticOptions):
         self.require(not self.context or len(self.directions) == 1, "context", "is for one language a side. Set it to 0.")
         self.require(not self.context or self.teacher is None, "teacher",
                      "translates sentences without context. Leave it out, or set data.context=0.")
-        self.require(self.corpora is None or self.path is self.train is self.corpus is None, "corpora",
-                     "holds all data: its entries say where they are. Set data.path=null data.train=null, as data=mix does.")
+        for option in LOCATION if self.corpora is not None else ():
+            self.require(getattr(self, option) is None, option,
+                         "says where one corpus is. Put it into an entry of data.corpora, and give data=mix.")
         self.require(self.temperature is None or self.corpora is not None, "temperature", "needs data.corpora.")
         self.require(self.has_train or not self.needs_train, "train",
                      "names no data. Give data.train=FILE, or a split of data.path, or data.corpus, or data.corpora.")

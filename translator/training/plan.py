@@ -72,9 +72,14 @@ def fitting_batch_tokens(config: RunConfig, corpus: Corpus, model: Transformer, 
 class Plan:
     """What is left up to the nearest limit."""
 
-    updates: int
+    of_stages: tuple[int, ...]  # updates of each stage
+    epochs: float
     seconds: float  # per update
     by_clock: bool  # the nearest limit is train.max_minutes
+
+    @property
+    def updates(self) -> int:
+        return sum(self.of_stages)
 
 
 def time_update(trainer: Trainer) -> float:
@@ -97,15 +102,21 @@ def time_update(trainer: Trainer) -> float:
 
 
 def plan_of(trainer: Trainer) -> Plan:
-    """Time an update, and count those up to the nearest limit."""
-    train, done = trainer.config.train, trainer.state
-    seconds = time_update(trainer)
-    left = {
-        "updates": train.max_updates and train.max_updates - done.update,
-        "epochs": train.max_epochs and train.max_epochs * trainer.cursor.updates_per_epoch - done.update,
-        "minutes": train.max_minutes and (train.max_minutes * 60 - done.seconds) / seconds}
-    updates, limit = min((count, limit) for limit, count in left.items() if count is not None)
-    return Plan(max(0, round(updates)), seconds, by_clock=limit == "minutes")
+    """Time an update, and count those up to the nearest limit, stage after stage."""
+    state, cursor, seconds = trainer.state, trainer.cursor, time_update(trainer)
+    limits = {name: limit for name in ("updates", "epochs", "minutes") if (limit := getattr(trainer.config.train, f"max_{name}"))}
+    done = {"updates": state.update, "epochs": cursor.epochs, "minutes": state.seconds / 60}
+    counts, started = [0.0] * len(cursor.stages), state.earlier_epochs
+    for number, stage in enumerate(cursor.stages[state.stage :], start=state.stage):
+        of_update = {"updates": 1.0, "epochs": 1 / cursor.updates_per_epoch(number), "minutes": seconds / 60}
+        ends = {name: min(1.0, stage.done) * limit for name, limit in limits.items()}.items()
+        counts[number] = max(0.0, min(
+            stage.updates - done["updates"], (started + stage.epochs - done["epochs"]) / of_update["epochs"],
+            *((end - done[name]) / of_update[name] for name, end in ends)))
+        done = {name: amount + counts[number] * of_update[name] for name, amount in done.items()}
+        started = done["epochs"]
+    nearest = max(limits, key=lambda name: done[name] / limits[name])
+    return Plan(tuple(map(round, counts)), done["epochs"] - cursor.epochs, seconds, by_clock=nearest == "minutes")
 
 
 def validation_interval(updates: int, minutes: float | None) -> int:
@@ -115,7 +126,7 @@ def validation_interval(updates: int, minutes: float | None) -> int:
 
 
 def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
-    updater, per_epoch, every = trainer.updater, trainer.cursor.updates_per_epoch, trainer.config.train.interval
+    updater, per_epoch, every = trainer.updater, trainer.cursor.updates_per_epoch(), trainer.config.train.interval
     parameters = sum(p.numel() for p in trainer.model.parameters())
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
@@ -125,11 +136,15 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
     log(f"model      {parameters:,} parameters, {pieces} pieces, on {updater.device.type} in {updater.precision}\n"
         f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
         f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.cursor.unit == 'epoch' else 'a window'}\n"
-        f"plan       about {plan.updates:,} updates, {plan.updates / per_epoch:.1f} {trainer.cursor.unit}s, in "
+        f"plan       about {plan.updates:,} updates, {plan.epochs:.1f} {trainer.cursor.unit}s, in "
         f"{amount:,} {unit}{'s' * (amount != 1)} at {plan.seconds:.2f} s an update, {validation}")
     stages = trainer.cursor.stages
-    for number, stage in enumerate(stages, start=1):
-        if len(stages) > 1 or stage.mix is not None:
-            log(f"{f'stage {number}' if len(stages) > 1 else 'mix':10} {stage}")
+    for number, (stage, count) in enumerate(zip(stages, plan.of_stages, strict=True), start=1):
+        if len(stages) > 1:
+            log(f"stage {number:<4} {stage}, about {count:,} updates")
+        elif stage.mix is not None:
+            log(f"mix        {stage}")
+        if plan.updates and not count and number > trainer.state.stage + 1:
+            log(f"warning: train.stages: stage {number} is never reached. Shorten those before it, or train for longer.")
     if trainer.state.update:
         log(f"resuming   from update {trainer.state.update:,}")

@@ -33,18 +33,18 @@ class BatchCursor:
         self.unit = "epoch" if config.data.window is None else "window"  # what `state.epoch` counts
         self.batches_of_update = config.train.batches_of_update
         self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
-        self.source = self._source()
+        self.source = self._source(state.stage)
 
-    def _source(self) -> BatchSource | WindowSource:
-        """Return the batches of the present stage."""
-        config, corpus, number = self.config, self.corpus, self.state.stage
+    def _source(self, number: int) -> BatchSource | WindowSource:
+        """Return the batches of a stage."""
+        config, corpus, stage = self.config, self.corpus, self.stages[number]
         options: dict[str, Any] = {
             "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "sampling": config.tokenizer.sampling,
-            "seed": derive_seed(config.seed, STAGE, number) if number else config.seed, "augment": self.stage.augment}
+            "seed": derive_seed(config.seed, STAGE, number) if number else config.seed, "augment": stage.augment}
         if config.data.window is not None:
             return WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
         return BatchSource(
-            corpus.train, (corpus.source_tokenizer, corpus.target_tokenizer), mix=self.stage.mix, **options)
+            corpus.train, (corpus.source_tokenizer, corpus.target_tokenizer), mix=stage.mix, **options)
 
     @property
     def stage(self) -> Stage:
@@ -56,16 +56,18 @@ class BatchCursor:
         while self.stage.is_over(update=state.update, epochs=self.epochs - state.earlier_epochs, done=done):
             state.earlier_epochs, state.epoch, state.batch = self.epochs, 0, 0
             state.stage += 1
-            self.source = self._source()
+            self.source = self._source(state.stage)
             log(f"stage      {state.stage + 1} of {len(self.stages)} from update {state.update + 1:,}: {self.stage}")
 
     @property
     def batches_per_epoch(self) -> int:
         return len(self.source.plan(self.state.epoch))
 
-    @property
-    def updates_per_epoch(self) -> int:
-        return math.ceil(self.batches_per_epoch / self.batches_of_update)
+    def updates_per_epoch(self, stage: int | None = None) -> int:
+        """Return the updates of the present epoch, or of the first one of another stage."""
+        other = stage is not None and stage != self.state.stage
+        batches = len(self._source(stage).plan(0)) if other else self.batches_per_epoch
+        return math.ceil(batches / self.batches_of_update)
 
     @property
     def epochs(self) -> float:

@@ -187,9 +187,17 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
     free = MAY_CHANGE | {"train.teacher"} if moved else MAY_CHANGE
     for option in ("train.teacher", *now):  # first: it decides the vocabulary
         if before[option] != now[option] and not {option, option.split(".")[0]} & free:
-            raise UserError(f"{option}={now[option]}: the run in {folder.path} was started with {before[option]}. Give the old "
-                            "value to resume it, or choose another name=.")
+            old, new = _difference(before[option], now[option])
+            raise UserError(f"{option}={new}: the run in {folder.path} was started with {old}. Give the old value to resume it, "
+                            "or choose another name=.")
     return config
+
+
+def _difference(before: Any, now: Any) -> tuple[Any, Any]:
+    """Return two values of an option; of lists that are equally long, the first entries that differ."""
+    if isinstance(before, tuple) and isinstance(now, tuple) and len(before) == len(now):
+        return next(pair for pair in zip(before, now, strict=True) if pair[0] != pair[1])
+    return before, now
 
 
 def _resolved(config: RunConfig, device: torch.device) -> RunConfig:

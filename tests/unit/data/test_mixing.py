@@ -179,7 +179,7 @@ def test_shares_follow_weights_or_sizes(tmp_path):
     ({"general": {"train": "missing.tsv"}}, "data.corpora, general: missing.tsv"),
     ({"general": {"score": "x"}}, "general: score: and data.min_score"),
     ({"general": {"train": ["a", "b"], "score": "x", "min_score": 1}}, "Give a table"),
-    ({"train": "x.tsv"}, "data.corpora: holds all data"), ({"temperature": 0.5}, "data.temperature"),
+    ({"train": "x.tsv"}, "data.train: says where one corpus is"), ({"temperature": 0.5}, "data.temperature"),
     ({"temperature": 5, "general": {"weight": 1}, "captions": {"weight": 1}}, "replaces weights"),
     ({"target": "de+fr", "general": {"target": "es"}}, "are not among the languages"),
     ({"teacher": "runs/x"}, "translates one corpus"),

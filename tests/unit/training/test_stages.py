@@ -22,7 +22,9 @@ from translator.runtime.distributed import broadcast_from_main
 from translator.runtime.errors import UserError
 from translator.text.tokenizer import Tokenizer
 from translator.training.optimizers import learning_rate
+from translator.training.plan import log_plan, plan_of
 from translator.training.stages import stages_of
+from translator.training.train import resolve_options
 from translator.training.trainer import Trainer, new_model
 
 GENERAL, CAPTIONS = 150, 34  # pairs
@@ -76,6 +78,35 @@ def test_stages_follow_each_other(tmp_path, tokenizer, first, second, ends):
         assert corpora <= ({"general"}, {"captions"}, {"general", "captions"})[stage]
         usual = learning_rate(trainer.config.optim, number + 1, number / 12)
         assert rate == pytest.approx(usual * (0.5 if stage == 1 else 1))
+
+
+@pytest.mark.parametrize(("first", "limits"), [
+    ("updates:5", {"max_updates": 12}), ("share:0.3", {"max_updates": 12}), ("epochs:2", {"max_updates": 12}),
+    ("epochs:1", {"max_updates": "null", "max_epochs": 3}), ("share:0.5", {"max_updates": "null", "max_epochs": 2})])
+def test_the_plan_counts_the_updates_of_each_stage(tmp_path, tokenizer, first, limits):
+    config = config_of("{corpora:[captions]," + first + "}", "{}", **limits)
+    planned = plan_of(trainer_of(config, tmp_path / "planned", tokenizer))
+    trainer = trainer_of(config, tmp_path / "run", tokenizer)
+    seen = watched(trainer)
+    trainer.fit()
+    counts = [sum(stage == number for stage, _, _ in seen) for number in (0, 1)]
+    assert planned.of_stages == pytest.approx(counts, abs=1)
+    assert planned.updates == pytest.approx(len(seen), abs=1)
+    assert planned.epochs == pytest.approx(trainer.cursor.epochs, abs=0.3)
+    assert plan_of(trainer).of_stages == (0, 0)
+
+
+def test_the_plan_warns_of_a_stage_that_is_never_reached(tmp_path, tokenizer, capsys):
+    trainer = trainer_of(config_of("{corpora:[captions],updates:12}", "{}"), tmp_path / "run", tokenizer)
+    trainer.corpus.report["splits"]["train"]["target_tokens"] = 1000
+    log_plan(plan_of(trainer), trainer, trainer.corpus)
+    assert "warning: train.stages: stage 2 is never reached" in capsys.readouterr().err
+
+
+def test_a_resumed_run_names_the_stage_that_changed(whole):
+    changed = config_of(STAGES[0], "{corpora:[captions],updates:4}", STAGES[2])
+    with pytest.raises(UserError, match=r"^train.stages=\{[^}]*'updates': 4[^}]*\}: .* started with \{[^}]*'updates': 3"):
+        resolve_options(changed, whole.folder, torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)

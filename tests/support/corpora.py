@@ -25,10 +25,15 @@ PAIRS = [
 ]
 
 
+def section_of(rows: Any, config: DataConfig, counts: Counts) -> Section:
+    """The only corpus."""
+    [corpus] = corpora_of(config)
+    return Section(rows, corpus, counts)
+
+
 def cleaned(rows: Any, config: DataConfig, held_out: HeldOut, counts: Counts) -> list[tuple[str, str]]:
     """The pairs that `clean` leaves."""
-    [corpus] = corpora_of(config)
-    tables = clean([Section(rows, corpus, counts)], held_out)
+    tables = clean([section_of(rows, config, counts)], held_out)
     return [(row["source"], row["target"]) for table in tables for row in table.to_pylist()]
 
 

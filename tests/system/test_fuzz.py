@@ -28,7 +28,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.configurations import run_config, tokenizer_config
-from tests.support.corpora import PAIRS, TRAINING_STATE, cleaned, data_config
+from tests.support.corpora import PAIRS, TRAINING_STATE, cleaned, data_config, section_of
 from tests.support.models import random_model
 from translator.config.building import build, read_yaml, to_yaml
 from translator.config.data import DataConfig
@@ -158,7 +158,7 @@ def test_what_is_cut_from_train_is_not_in_train(rows, holdout, shuffled):
     held_out = HeldOut(config)
     splits = []
     for split in ("test", "validation"):
-        splits.append(cut_split([Rows(rows)], config, held_out, split, Counts()))
+        splits.append(cut_split([section_of(Rows(rows), config, Counts())], config, held_out, split, Counts()))
         held_out.add_cut(splits[-1])
     kept = cleaned(Rows(rows), config, held_out, counts)
     assert counts.read + sum(map(len, splits)) == len(rows)
@@ -167,7 +167,7 @@ def test_what_is_cut_from_train_is_not_in_train(rows, holdout, shuffled):
         for side in (0, 1):
             assert not {like(pair[side]) for pair in one} & {like(pair[side]) for pair in other}
     shuffled.shuffle(rows)
-    assert cut_split([Rows(rows)], config, HeldOut(config), "test", Counts()) == splits[0]
+    assert cut_split([section_of(Rows(rows), config, Counts())], config, HeldOut(config), "test", Counts()) == splits[0]
 
 
 # Files

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 from translator.config.building import STRICT, Count, Options, Share, UpTo1000, Whole
 from translator.config.data import DataConfig
@@ -40,8 +40,16 @@ Pieces = Annotated[int, Field(ge=0, le=MOST_PIECES)]
 Ratio = Annotated[float, Field(ge=0, le=MOST_TOKENS)]
 # The metrics, each a module of translator/metrics. To add one: its file there, and its name here.
 MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"]
-OfCorpus = Annotated[str, Field(pattern=rf"^({'|'.join(map(re.escape, get_args(MetricName)))})\.[\w-]+$")]  # bleu.captions
-ValidationMetric = Literal[MetricName, "loss"] | OfCorpus
+
+
+def _metric_of_corpus(value: str) -> str:
+    metric, _, corpus = value.partition(".")
+    if metric not in get_args(MetricName) or not corpus:
+        raise PydanticCustomError("metric", "a metric of one corpus, such as bleu.captions,")
+    return value
+
+
+ValidationMetric = Literal[MetricName, "loss"] | Annotated[str, AfterValidator(_metric_of_corpus)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -27,6 +27,7 @@ EXAMPLES = 10
 OVERLAP = "overlap with validation or test"
 
 Rows = Mapping[str, Sequence[Any]]  # the columns source and target
+Chosen = dict[int, tuple[int, Pair]]  # by its hash, a pair and the number of its section
 
 
 @dataclass
@@ -222,7 +223,7 @@ def with_text(rows: Dataset, counts: Counts) -> Iterator[Pair]:
                 yield source, target
 
 
-def well_scored(section: Section) -> Dataset:
+def _well_scored(section: Section) -> Dataset:
     """Return the rows of a section without those whose score is too low."""
     if section.config.min_score is None:
         return section.rows
@@ -230,25 +231,26 @@ def well_scored(section: Section) -> Dataset:
     return section.rows.select([row for row, score in enumerate(scores) if not _scored_low(score, section.config)])
 
 
-def cut_split(train: Sequence[Dataset], config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
-    """Return `data.holdout` pairs of the tables of train, at most a tenth, unchanged, as a split.
+def cut_split(train: Sequence[Section], config: DataConfig, held_out: HeldOut, split: str, counts: Counts) -> list[Pair]:
+    """Return `data.holdout` pairs of train, at most a tenth, unchanged, as a split.
 
-    None shares a sentence with `held_out`. They have the smallest hashes, so the choice hardly depends on other pairs, and not
-    on their order.
+    None shares a sentence with `held_out`, and each passes the filters of its corpus. They have the smallest hashes, so the
+    choice hardly depends on other pairs, and not on their order.
     """
     candidates, largest, rows = 0, 2**64, Counts()
-    chosen: dict[int, Pair] = {}  # by hash
-    for pair in chain.from_iterable(with_text(table, rows) for table in train):
-        if cause := _misshapen(pair, config):
-            rows.drop(cause, *pair)
-            continue
-        candidates += 1
-        if (key := pair_key(pair)) <= largest and not held_out.overlaps(pair):
-            chosen[key] = pair
-            if len(chosen) > 10 * config.holdout:
-                chosen = _smallest(chosen, config)
-                largest = max(chosen) if len(chosen) == config.holdout else largest
-    chosen = _smallest(chosen, config)
+    chosen: Chosen = {}
+    for number, section in enumerate(train):
+        for pair in with_text(_well_scored(section), rows):
+            if cause := _misshapen(pair, section.config):
+                rows.drop(cause, *pair)
+                continue
+            candidates += 1
+            if (key := pair_key(pair)) <= largest and not held_out.overlaps(pair):
+                chosen[key] = number, pair
+                if len(chosen) > 10 * config.holdout:
+                    chosen = _smallest(chosen, train, config.holdout)
+                    largest = max(chosen) if len(chosen) == config.holdout else largest
+    chosen = _smallest(chosen, train, config.holdout)
     count = min(config.holdout, int(candidates * 0.1), len(chosen))
     if not count:
         causes = f" ({rows.causes()})" if rows.dropped else ""
@@ -257,16 +259,20 @@ def cut_split(train: Sequence[Dataset], config: DataConfig, held_out: HeldOut, s
                         f"data.{split}, or, where many sources have one target, data.overlap=source")
     counts.read = count
     counts.note = "cut from train" + (f", fewer than data.holdout={config.holdout}" if count < config.holdout else "")
-    pairs = list(chosen.values())[:count]
+    pairs = [pair for _, pair in chosen.values()][:count]
     for pair in pairs:
         counts.note_copy(*pair)
     return pairs
 
 
-def _smallest(pairs: dict[int, Pair], config: DataConfig) -> dict[int, Pair]:
-    """Return the `data.holdout` pairs with the smallest keys that no rule drops, in their order."""
-    causes = noise([(one_line(source), one_line(target)) for source, target in pairs.values()], config)
-    return dict(heapq.nsmallest(config.holdout, (item for item, cause in zip(pairs.items(), causes, strict=True) if not cause)))
+def _smallest(chosen: Chosen, train: Sequence[Section], count: int) -> Chosen:
+    """Return the pairs with the smallest keys that no rule of their corpora drops, in their order."""
+    kept = list[tuple[int, tuple[int, Pair]]]()
+    for number, section in enumerate(train):
+        own = [item for item in chosen.items() if item[1][0] == number]
+        causes = noise([(one_line(source), one_line(target)) for _, (_, (source, target)) in own], section.config)
+        kept += [item for item, cause in zip(own, causes, strict=True) if not cause]
+    return dict(heapq.nsmallest(count, kept))
 
 
 def missing_text(source: str | None, target: str | None) -> str:

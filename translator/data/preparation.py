@@ -40,7 +40,6 @@ from translator.data.cleaning import (
     cut_split,
     in_batches,
     table_of,
-    well_scored,
     with_text,
 )
 from translator.data.filters import without_rules_off
@@ -199,7 +198,7 @@ def _write_splits(config: DataConfig, folder: Path) -> None:
     for split in ("test", "validation"):
         if not pairs[split]:
             cut = counts[split][""] = Counts()
-            pairs[split][""] = cut_split([well_scored(section) for section in train], config, held_out, split, cut)
+            pairs[split][""] = cut_split(train, config, held_out, split, cut)
             held_out.add_cut(pairs[split][""])
         for name, of_corpus in pairs[split].items():
             counts[split][name].kept = len(of_corpus)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from translator.config.commands import EvaluateConfig
+from translator.config.corpora import corpora_of
 from translator.config.languages import tag_of
 from translator.data.cleaning import READ_ROWS, Counts, same_sentence, with_text
 from translator.data.preparation import SIDES, digest, load_split, scored_apart
@@ -76,12 +77,12 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
                         "sentences. Restore the old data, or pass source_file= and reference_file=.")
     if direction is None:
         return list(rows["source"]), list(rows["target"])
-    if data.corpora is not None:
-        raise UserError(f"split={split}: several corpora are scored one by one, without source= and target=. Remove these.")
-    rows = read(dataclasses.replace(data, source=direction[0], target=direction[1]), split)
-    if rows is None:
+    corpora = [dataclasses.replace(corpus, source=direction[0], target=direction[1], tags_of_all=())
+               for corpus in corpora_of(data) if direction in corpus.directions]
+    tables = [table for corpus in corpora if (table := read(corpus, split)) is not None]
+    if not tables:
         raise UserError(f"data.{split}=null: this split was cut from all directions together. Remove source= and target=.")
-    pairs = list(with_text(rows, Counts()))
+    pairs = [pair for table in tables for pair in with_text(table, Counts())]
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 

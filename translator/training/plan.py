@@ -103,8 +103,8 @@ def time_update(trainer: Trainer) -> float:
 
 def plan_of(trainer: Trainer) -> Plan:
     """Time an update, and count those up to the nearest limit, stage after stage."""
-    state, cursor, seconds = trainer.state, trainer.cursor, time_update(trainer)
-    limits = {name: limit for name in ("updates", "epochs", "minutes") if (limit := getattr(trainer.config.train, f"max_{name}"))}
+    train, state, cursor, seconds = trainer.config.train, trainer.state, trainer.cursor, time_update(trainer)
+    limits = {name: limit for name in ("updates", "epochs", "minutes") if (limit := getattr(train, f"max_{name}"))}
     done = {"updates": state.update, "epochs": cursor.epochs, "minutes": state.seconds / 60}
     counts, started = [0.0] * len(cursor.stages), state.earlier_epochs
     for number, stage in enumerate(cursor.stages[state.stage :], start=state.stage):
@@ -126,7 +126,8 @@ def validation_interval(updates: int, minutes: float | None) -> int:
 
 
 def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
-    updater, per_epoch, every = trainer.updater, trainer.cursor.updates_per_epoch(), trainer.config.train.interval
+    updater, cursor, every = trainer.updater, trainer.cursor, trainer.config.train.interval
+    per_epoch, pairs = cursor.updates_per_epoch(trainer.state.stage), sum(map(len, cursor.source.plan(trainer.state.epoch)))
     parameters = sum(p.numel() for p in trainer.model.parameters())
     tokens = corpus.report["splits"]["train"]["target_tokens"]
     pieces = " and ".join(f"{len(side):,}" for side in dict.fromkeys((corpus.source_tokenizer, corpus.target_tokenizer)))
@@ -134,13 +135,13 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
     seconds = round(plan.updates * plan.seconds)
     amount, unit = (round(seconds / 60), "minute") if seconds >= 90 else (seconds, "second")
     log(f"model      {parameters:,} parameters, {pieces} pieces, on {updater.device.type} in {updater.precision}\n"
-        f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, {tokens / per_epoch:,.0f} an update, "
-        f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if trainer.cursor.unit == 'epoch' else 'a window'}\n"
-        f"plan       about {plan.updates:,} updates, {plan.epochs:.1f} {trainer.cursor.unit}s, in "
+        f"training   {len(corpus.train):,} sentences, {tokens:,} target tokens, "
+        f"{tokens * pairs / len(corpus.train) / per_epoch:,.0f} an update, "
+        f"{per_epoch:,} update{'s' * (per_epoch != 1)} {'an epoch' if cursor.unit == 'epoch' else 'a window'}\n"
+        f"plan       about {plan.updates:,} updates, {plan.epochs:.1f} {cursor.unit}s, in "
         f"{amount:,} {unit}{'s' * (amount != 1)} at {plan.seconds:.2f} s an update, {validation}")
-    stages = trainer.cursor.stages
-    for number, (stage, count) in enumerate(zip(stages, plan.of_stages, strict=True), start=1):
-        if len(stages) > 1:
+    for number, (stage, count) in enumerate(zip(cursor.stages, plan.of_stages, strict=True), start=1):
+        if len(cursor.stages) > 1:
             log(f"stage {number:<4} {stage}, about {count:,} updates")
         elif stage.mix is not None:
             log(f"mix        {stage}")

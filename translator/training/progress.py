@@ -63,10 +63,9 @@ class BatchCursor:
     def batches_per_epoch(self) -> int:
         return len(self.source.plan(self.state.epoch))
 
-    def updates_per_epoch(self, stage: int | None = None) -> int:
+    def updates_per_epoch(self, stage: int) -> int:
         """Return the updates of the present epoch, or of the first one of another stage."""
-        other = stage is not None and stage != self.state.stage
-        batches = len(self._source(stage).plan(0)) if other else self.batches_per_epoch
+        batches = self.batches_per_epoch if stage == self.state.stage else len(self._source(stage).plan(0))
         return math.ceil(batches / self.batches_of_update)
 
     @property

@@ -188,8 +188,8 @@ def resolve_options(config: RunConfig, folder: RunFolder, device: torch.device) 
     for option in ("train.teacher", *now):  # first: it decides the vocabulary
         if before[option] != now[option] and not {option, option.split(".")[0]} & free:
             old, new = _difference(before[option], now[option])
-            raise UserError(f"{option}={new}: the run in {folder.path} was started with {old}. Give the old value to resume it, "
-                            "or choose another name=.")
+            raise UserError(f"{option}={new}: the run in {folder.path} was started with {old}. Give the old value to resume "
+                            "it, or choose another name=.")
     return config
 
 

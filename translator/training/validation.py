@@ -41,8 +41,9 @@ class Validator:
         self.corpora = scored_apart(corpus.report, "validation")  # each is scored on its own as well
         for metric, _, name in (metric.partition(".") for metric in metrics):
             if name and name not in self.corpora:
-                there = ", ".join(self.corpora) or "none, as one at most has a validation split"
-                raise UserError(f"train.metric={metric}.{name}: validation scores no such corpus; there are {there}")
+                choose = f"Choose {', '.join(self.corpora)}, or" if self.corpora else "Choose"
+                raise UserError(f"train.metric={metric}.{name}: validation does not score this corpus apart. "
+                                f"{choose} train.metric={metric}.")
         self.metrics: dict[str, Metric] = {}  # in the main process
         # Now: a metric that cannot be computed must not end a training at its first validation.
         broadcast_from_main(

@@ -153,6 +153,18 @@ def test_without_held_out_sets_they_are_cut_from_all(tmp_path):
     assert corpora_in(prepared(config).report, "test") == {"": range(10)}
 
 
+def test_what_is_cut_passes_the_filters_of_its_corpus(tmp_path):
+    shortest = sorted(len(source) for source, _ in FIRST)[20]
+    copies = [(source, source) for source, _ in SECOND]
+    file = str(write_pairs(tmp_path / "copies.tsv", [*SECOND, *copies]))
+    config = mixed(tmp_path, named=(), holdout=10, general={"max_characters": shortest},
+                   captions={"train": file, "drop_copies": True})
+    held_out = {*pairs_of(load_split(config, "validation")), *pairs_of(load_split(config, "test"))}
+    assert len(held_out) == 20
+    assert not held_out & set(copies)
+    assert all(len(source) <= shortest for source, _ in held_out & set(FIRST))
+
+
 def test_corpora_of_several_languages_are_tagged(tmp_path):
     french = [(s, t.replace("Sie", "Elle")) for s, t in SECOND]
     file = json_lines(tmp_path / "fr.jsonl", [{"en": s, "fr": t} for s, t in french])

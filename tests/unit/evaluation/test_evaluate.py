@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.commands import assert_user_error
 from tests.support.configurations import search_config
-from tests.support.corpora import PAIRS, write_pairs
+from tests.support.corpora import PAIRS, json_lines, write_pairs
 from translator.config.building import to_yaml
 from translator.data.preparation import prepare
 from translator.evaluation.evaluate import compare, describe, describe_comparison, evaluate
@@ -183,6 +183,22 @@ def test_a_run_does_not_choose_where_data_are_cached(run_folder, tmp_path, monke
     (run / "config.yaml").write_text(config)  # data/cache, which is missing here
     assert len(held_out(RunFolder(run), "test", None)[0]) == len(PAIRS) // 10
     assert RunFolder(run).load_data().cache == "data/cache"  # now it is one
+
+
+def test_a_direction_of_a_mix_is_scored_alone(run_folder, tmp_path):
+    corpora = []
+    for name, target in (("a", "de"), ("b", "fr"), ("c", "fr")):
+        rows = [{"en": f"{source} {name}", target: text} for source, text in PAIRS[:30]]
+        files = {"train": rows[:20]} if name == "a" else {"train": rows[:20], "test": rows[20:]}
+        corpora.append({"name": name, "source": "en", "target": target} | {
+            split: str(json_lines(tmp_path / f"{name}-{split}.jsonl", part)) for split, part in files.items()})
+    run = with_data(run_folder, tmp_path / "run", path=None, train=None, source="en", target="de+fr", corpora=tuple(corpora),
+                    validation=None, test=None, cache=str(tmp_path / "cache"))
+    sources, references = held_out(RunFolder(run), "test", ("en", "fr"))
+    assert sources == [f"{source} {name}" for name in "bc" for source, _ in PAIRS[20:30]]
+    assert references == 2 * [target for _, target in PAIRS[20:30]]
+    with pytest.raises(UserError, match="cut from all directions together"):
+        held_out(RunFolder(run), "test", ("en", "de"))
 
 
 @pytest.mark.parametrize("cut", [True, False])

@@ -238,5 +238,5 @@ def test_the_score_of_one_corpus_chooses(tmp_path, tokenizer):
     outcome = trainer.fit()
     assert "8" in outcome.kept
     assert outcome.metrics["bleu.captions"] == pytest.approx(100)
-    with pytest.raises(UserError, match=r"train\.metric=bleu\.captoins: .* there are general, captions"):
+    with pytest.raises(UserError, match=r"train\.metric=bleu\.captoins: .* Choose general, captions, or train.metric=bleu"):
         trainer_of(config_of(metric="bleu.captoins"), tmp_path / "other", tokenizer)

@@ -44,8 +44,7 @@ def test_two_text_columns_of_any_kind_are_learned(script, tmp_path: Path, rows, 
     result = script(
         "train", "data=files", f"data.train={train}", f"data.validation={test}", f"data.test={test}", *options,
         f"data.cache={tmp_path / 'cache'}", f"runs={tmp_path}", "name=run", *TINY, "model.d_model=64", "model.d_ff=128",
-        "model.dropout=0", "tokenizer.placeholders=0", "data.augment.placeholders=0",  # too few rows to learn them
-        "tokenizer.vocab_size=300", "train.label_smoothing=0", "train.max_epochs=null",
+        "model.dropout=0", "tokenizer.vocab_size=300", "train.label_smoothing=0", "train.max_epochs=null",
         "train.max_minutes=null", "train.max_updates=200", "train.validate_every=200", "train.average=none",
         "train.batch_tokens=2048", "optim.warmup_updates=20", "optim.weight_decay=0.3", timeout=600)
     assert result.returncode == 0, result.stderr.decode()

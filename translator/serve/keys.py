@@ -75,7 +75,8 @@ class Keys:
         try:
             lines = read_plain(Path(file)).decode("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"keys={file}: {error}. Name a text file in UTF-8 with one key a line.") from error
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise UserError(f"keys={file}: {reason}. Name a text file in UTF-8 with one key a line.") from error
         keys: dict[str, Key] = {}
         for number, line in enumerate(lines, 1):
             if match := LINE.fullmatch(line.strip()):

@@ -64,7 +64,7 @@ class BatchCursor:
         return len(self.source.plan(self.state.epoch))
 
     def updates_per_epoch(self, stage: int) -> int:
-        """Return the updates of the present epoch, or of the first one of another stage."""
+        """Return the number of updates in the present epoch; for other stages, in their first epoch."""
         batches = self.batches_per_epoch if stage == self.state.stage else len(self._source(stage).plan(0))
         return math.ceil(batches / self.batches_of_update)
 

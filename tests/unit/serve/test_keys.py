@@ -62,3 +62,11 @@ def test_a_wrong_line_of_keys_is_named(tmp_path, text, message):
     (tmp_path / "keys").write_text(text)
     with pytest.raises(UserError, match=message):
         Keys.load(str(tmp_path / "keys"))
+
+
+def test_a_file_of_keys_that_cannot_be_read_is_named_once(tmp_path):
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    for name, reason in (("missing", "no such file, or not a regular one"), ("latin", "not UTF-8")):
+        file = tmp_path / name
+        with pytest.raises(UserError, match=f"^keys={file}: {reason}. Name a text file in UTF-8 with one key a line.$"):
+            Keys.load(str(file))

@@ -17,6 +17,7 @@ from translator.compression.parts import Heads, Parts
 from translator.compression.vocabulary import keep_used
 from translator.config.commands import PruneConfig
 from translator.config.options import RunConfig
+from translator.config.stages import StageConfig
 from translator.data.batching import Batch, BatchSource
 from translator.data.cleaning import READ_ROWS
 from translator.data.preparation import SIDES, Corpus, prepare
@@ -112,9 +113,11 @@ def _uses(corpus: Corpus, options: RunConfig) -> list[np.ndarray]:
     uses = [np.zeros(len(tokenizer), int) for tokenizer in tokenizers]
     for rows in corpus.train.select_columns(["source_ids", "target_ids"]).with_format("arrow").iter(READ_ROWS):
         _count(uses, (pc.list_flatten(rows[f"{side}_ids"]).to_numpy() for side in SIDES))
-    if options.tokenizer.sampling or any(vars(options.data.augment).values()):
+    for augment in {stage.augmented(options.data.augment) for stage in options.train.stages or (StageConfig(),)}:
+        if not options.tokenizer.sampling and not any(vars(augment).values()):
+            continue
         source = BatchSource(corpus.train, tokenizers, max_tokens=options.longest_pair(), seed=options.seed,
-                             sampling=options.tokenizer.sampling, augment=options.data.augment)
+                             sampling=options.tokenizer.sampling, augment=augment)
         for batch in (source.batch(0, number) for number in range(len(source.plan(0)))):
             _count(uses, (side.flatten().numpy() for side in (batch.source, batch.target_out)))
     return uses

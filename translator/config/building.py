@@ -151,7 +151,7 @@ def with_named(saved: Config, given: Config, named: Collection[str]) -> Config:
 def build(cls: type[Config], values: Any) -> Config:
     """Build options of a plain mapping such as YAML holds; UserError names the option that is unknown, missing or wrong."""
     if not isinstance(values, Mapping):
-        raise UserError(f"{cls.GROUP.rstrip('.') or 'configuration'}: expected options by name, got {values!r}")
+        raise UserError(f"{cls.GROUP.rstrip('., ') or 'configuration'}: expected options by name, got {values!r}")
     hints = get_type_hints(cls)
     hints = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     built = {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.building import STRICT
@@ -15,6 +15,7 @@ from translator.config.stages import Weight
 from translator.config.synthetic import BACK, PARALLEL, SyntheticOptions
 from translator.runtime.errors import UserError, unknown
 
+NAME = re.compile(r"[\w-]{1,60}")  # a part of names of metrics and runs
 OF_ALL = {  # options that hold for all corpora together
     "corpora", "temperature", "holdout", "overlap", "window", "cache", "downloads", "workers", "augment", "tags_of_all",
     *(field.name for field in dataclasses.fields(SyntheticOptions))}
@@ -24,7 +25,7 @@ OF_ALL = {  # options that hold for all corpora together
 class CorpusConfig(DataConfig):
     """One of several corpora, an entry of data.corpora with what it takes from `data`; or the only data."""
 
-    name: Annotated[str, Field(pattern=r"^[\w-]*$")] = ""
+    name: str = ""
     weight: Weight | None = None
     tags_of_all: tuple[str, ...]
 
@@ -49,10 +50,7 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     if data.corpora is None:
         return (as_corpus(data),)
     inherited = vars(as_corpus(data)) | dict.fromkeys(LOCATION) | {"corpora": None, "temperature": None}
-    names = [entry.get("name") for entry in data.corpora]
-    for name in names:
-        named = isinstance(name, str) and name != "" and names.count(name) == 1
-        data.require(named, "corpora", "each entry needs a name of its own")
+    _require_names(data, [entry.get("name") for entry in data.corpora])
     corpora = tuple(_corpus(data, inherited, entry) for entry in data.corpora)
     trained = [corpus for corpus in corpora if corpus.has_train]
     data.require(bool(trained), "corpora", "no entry has training pairs. Give one train, path or corpus.")
@@ -69,6 +67,15 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     data.require(min(parts) > 0, "window", "is too small for the weights. Raise it.")
     windows = dict(zip((corpus.name for corpus in trained), parts, strict=True))
     return tuple(dataclasses.replace(corpus, window=windows.get(corpus.name)) for corpus in corpora)
+
+
+def _require_names(data: DataConfig, names: Sequence[Any]) -> None:
+    for name in names:
+        data.require(name not in (None, ""), "corpora", "an entry has no name. Give each one, such as name:news.")
+        data.require(isinstance(name, str), "corpora", f"the name {name} is no text. Put it in quotes, or choose another.")
+        data.require(NAME.fullmatch(name) is not None, "corpora",
+                     f"the name {name[:80]!r} must be 1 to 60 letters, digits, - and _. Choose another.")
+        data.require(names.count(name) == 1, "corpora", f"two entries have the name {name}. Give each one of its own.")
 
 
 def as_corpus(data: DataConfig) -> CorpusConfig:

@@ -307,6 +307,8 @@ class RunConfig(Options):
                      "has no meaning with data.window. Set it to null, and train.max_updates or train.max_minutes.")
         self.require(self.data.window is None or self.train.stages is None, "train.stages",
                      "need prepared data. Set data.window=null.")
+        for stage in self.train.stages or ():
+            stage.augmented(self.data.augment)
         self.require(self.search.shortlist == 0, "search.shortlist",
                      f"is for a trained model: `{typed('shortlist')}` learns one. Leave it 0 in training.")
         self.require(not self.own_vocabulary or self.tokenizer.source_tag is self.tokenizer.target_tag is None,

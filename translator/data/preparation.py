@@ -180,7 +180,7 @@ def _shaping(config: DataConfig) -> dict[str, Any]:
 def _write_splits(config: DataConfig, folder: Path) -> None:
     """Write train.arrow, validation.arrow and test.arrow. No sentence of train is in another split."""
     corpora = corpora_of(dataclasses.replace(config, cache=str(folder)))  # what a killed start leaves goes with the folder
-    rows = {split: [_read(corpus, split) for corpus in corpora] for split in SPLITS}
+    rows = {split: [read_corpus(corpus, split) for corpus in corpora] for split in SPLITS}
     held_out, counts = HeldOut(config), {split: dict[str, Counts]() for split in SPLITS}
     pairs = {split: dict[str, list[Pair]]() for split in ("validation", "test")}
     train = [Section(table, corpus, counts["train"].setdefault(corpus.name, Counts()))
@@ -227,7 +227,8 @@ def _identity(corpus: CorpusConfig) -> list[Any]:
         return identity(corpus)
 
 
-def _read(corpus: CorpusConfig, split: str) -> Dataset | None:
+def read_corpus(corpus: CorpusConfig, split: str) -> Dataset | None:
+    """Return the rows of a split as `read` does; UserErrors name the corpus."""
     with _naming(corpus):
         return read(corpus, split)
 

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from translator.config.commands import EvaluateConfig
 from translator.config.corpora import corpora_of
+from translator.config.data import DataConfig
 from translator.config.languages import tag_of
 from translator.data.cleaning import READ_ROWS, Counts, same_sentence, with_text
-from translator.data.preparation import SIDES, digest, load_split, scored_apart
-from translator.data.sources import SPLITS, read
+from translator.data.filters import Pair
+from translator.data.preparation import SIDES, digest, load_split, read_corpus, scored_apart
+from translator.data.sources import SPLITS
 from translator.data.text_files import read_lines
 from translator.evaluation.test_sets import TestSet, load_named
 from translator.runs.run_folder import RunFolder
@@ -77,18 +79,33 @@ def held_out(folder: RunFolder, split: str, direction: Direction) -> tuple[list[
                         "sentences. Restore the old data, or pass source_file= and reference_file=.")
     if direction is None:
         return list(rows["source"]), list(rows["target"])
-    corpora = [dataclasses.replace(corpus, source=direction[0], target=direction[1], tags_of_all=())
-               for corpus in corpora_of(data) if direction in corpus.directions]
-    tables = [table for corpus in corpora if (table := read(corpus, split)) is not None]
-    if not tables:
-        raise UserError(f"data.{split}=null: this split was cut from all directions together. Remove source= and target=.")
-    pairs = [pair for table in tables for pair in with_text(table, Counts())]
+    pairs = list(itertools.chain.from_iterable(_of_direction(data, split, direction).values()))
     return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def _of_direction(data: DataConfig, split: str, direction: tuple[str, str]) -> dict[str, list[Pair]]:
+    """Return the pairs of a split in one of several directions, without tags, by corpus."""
+    named = [corpus for corpus in corpora_of(data) if getattr(corpus, split) is not None]
+    if not named:
+        raise UserError(f"data.{split}=null: this split was cut from all directions together. Remove source= and target=.")
+    corpora = [dataclasses.replace(corpus, source=direction[0], target=direction[1], tags_of_all=())
+               for corpus in named if direction in corpus.directions]
+    if not corpora:
+        raise UserError(f"source={direction[0]} target={direction[1]}: no corpus of this direction has a {split} split. "
+                        "Choose another direction, or pass source_file= and reference_file=.")
+    tables = ((corpus.name, read_corpus(corpus, split)) for corpus in corpora)
+    return {name: list(with_text(table, Counts())) for name, table in tables if table is not None}
 
 
 def corpora_of_split(folder: RunFolder, split: str, direction: Direction) -> dict[str, range]:
     """Return the numbers of each corpus's sentences in `held_out`; nothing if there is one corpus."""
-    return scored_apart(folder.load_report(), split) if direction is None and split != "train" else {}
+    if split == "train":
+        return {}
+    if direction is None or folder.load_config().data.directions == (direction,):
+        return scored_apart(folder.load_report(), split)
+    sizes = {name: len(pairs) for name, pairs in _of_direction(folder.load_data(), split, direction).items()}
+    ends = dict(zip(sizes, itertools.accumulate(sizes.values()), strict=True))
+    return {name: range(end - sizes[name], end) for name, end in ends.items()} if len(sizes) > 1 else {}
 
 
 def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]) -> None:

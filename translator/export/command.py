@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from huggingface_hub import DatasetCard, EvalResult, HfApi, ModelCard, ModelCardData, try_to_load_from_cache
@@ -18,6 +19,7 @@ from huggingface_hub.errors import HFValidationError
 
 from translator import __version__
 from translator.config.commands import ExportConfig
+from translator.config.corpora import CorpusConfig, corpora_of
 from translator.config.data import DataConfig
 from translator.config.options import SearchConfig
 from translator.data.named_corpus import corpus_folder
@@ -43,7 +45,7 @@ CARD = """\
 A Transformer that translates {{ languages }}: {{ model.encoder_layers }} encoder and {{ model.decoder_layers }} decoder
 layers of width {{ model.d_model }}, {{ model.norm }}-norm, {{ model.activation }}, {{ model.positions }} positions.
 {%- if start %} It was trained from `{{ start }}`, whose licence holds.{% endif %}
-{%- if corpus %} It was trained on `{{ corpus }}`{% if licence %} (licence: {{ licence }}){% endif %}.{% endif %}
+{%- if corpora %} It was trained on {{ corpora }}.{% endif %}
 {% if scores %}
 On the test split, in the program that trained it, with {{ scores_beam }} hypotheses kept:
 {% for score in scores %}
@@ -168,14 +170,15 @@ def model_card(folder: RunFolder, decoding: Decoding | None, usage: str, library
     data = config.data
     base = hub_id(config.init) if config.init and not config.init.startswith(f"{config.runs}/") else None
     trained = "splits" in folder.load_report()  # an imported model has seen none of these data
-    licence, dataset = _dataset_card(data) if trained else (None, None)
-    corpus = dataset or data.corpus or (Path(data.path).name if data.path else "files")
-    scores, beam_size = _scores(folder, corpus)
+    corpora = _trained_on(data) if trained else []
+    licence = corpora[0].licence if corpora and all(one.licence == corpora[0].licence for one in corpora) else None
+    datasets = list(dict.fromkeys(one.dataset for one in corpora if one.dataset))
+    scores, beam_size = _scores(folder, _tested_on(data))
     codes = [code for code in dict.fromkeys(itertools.chain(*data.directions)) if re.fullmatch("[a-z]{2,3}", code)]
     name = folder.path.resolve().name
     metadata = ModelCardData(
         model_name=name, language=codes or None, license=licence, library_name=library,
-        pipeline_tag="translation", base_model=base, datasets=[dataset] if dataset else None,
+        pipeline_tag="translation", base_model=base, datasets=datasets or None,
         metrics=[score.metric_type for score in scores] or None, eval_results=scores or None)
     limits: dict[str, str | None] = {"positions": None, "gnmt": None, "power": None}
     if decoding is not None:
@@ -186,7 +189,7 @@ def model_card(folder: RunFolder, decoding: Decoding | None, usage: str, library
         metadata, template_str=CARD, name=name, model=config.model, usage=usage, scores=scores, scores_beam=beam_size,
         languages=", ".join(" to ".join(direction) for direction in data.directions), tags=", ".join(data.tags),
         start=base or Path(config.init or "").name,  # not the folder: where it was says nothing to others
-        corpus=corpus if trained else None, licence=licence, **limits))
+        corpora=", ".join(dict.fromkeys(map(str, corpora))), **limits))
 
 
 def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | None]:
@@ -205,7 +208,40 @@ def _scores(folder: RunFolder, corpus: str) -> tuple[list[EvalResult], int | Non
         raise UserError(f"{file}: damaged: {error}. Run `{typed('evaluate')}` to write it again.") from error
 
 
-def _dataset_card(data: DataConfig) -> tuple[str | None, str | None]:
+class _Corpus(NamedTuple):
+    """A corpus that a model was trained on; None for what only a download could tell."""
+
+    name: str
+    licence: Any
+    dataset: str | None  # its id on the hub
+    is_target: bool = False  # a text in the target language, without translations
+
+    def __str__(self) -> str:
+        licences = ", ".join(map(str, self.licence)) if isinstance(self.licence, list) else self.licence
+        licence = f" (licence: {licences})" if licences else ""
+        return f"{'back-translations of ' * self.is_target}`{self.name}`{licence}"
+
+
+def _trained_on(data: DataConfig) -> list[_Corpus]:
+    corpora = [_described(corpus) for corpus in corpora_of(data) if corpus.has_train]
+    return corpora + [_Corpus(Path(text).name, None, None, is_target=True) for text in [data.monolingual] if text]
+
+
+def _tested_on(data: DataConfig) -> str:
+    """Return the names of the corpora with a test split, or of all that one was cut from."""
+    corpora = corpora_of(data)
+    tested = [dataclasses.replace(corpus, corpus=None, version=None) for corpus in corpora if corpus.test is not None]
+    tested = tested or [corpus for corpus in corpora if corpus.has_train]
+    return ", ".join(dict.fromkeys(_described(corpus).name for corpus in tested))
+
+
+def _described(corpus: CorpusConfig) -> _Corpus:
+    licence, dataset = _dataset_card(corpus)
+    place = Path(corpus.path).name if corpus.path else ""  # not the folder: where it was says nothing to others
+    return _Corpus(dataset or corpus.corpus or place or corpus.name or "files", licence, dataset)
+
+
+def _dataset_card(data: DataConfig) -> tuple[Any, str | None]:
     """Return the licence on the data's card, and their id on the hub; None for what only a download could tell."""
     folder = data.path if data.corpus is None else corpus_folder(data)
     if folder is None:

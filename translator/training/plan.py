@@ -18,6 +18,7 @@ from translator.runtime.console import log
 from translator.runtime.device import OutOfMemory, Precision, memory_of, peak_memory
 from translator.runtime.distributed import world_size
 from translator.runtime.errors import UserError
+from translator.training.stages import idle_corpora
 from translator.training.teacher import Teacher
 from translator.training.trainer import Trainer
 from translator.training.updater import Updater
@@ -106,17 +107,17 @@ def plan_of(trainer: Trainer) -> Plan:
     train, state, cursor, seconds = trainer.config.train, trainer.state, trainer.cursor, time_update(trainer)
     limits = {name: limit for name in ("updates", "epochs", "minutes") if (limit := getattr(train, f"max_{name}"))}
     done = {"updates": state.update, "epochs": cursor.epochs, "minutes": state.seconds / 60}
-    counts, started = [0.0] * len(cursor.stages), state.earlier_epochs
+    counts, started = [0] * len(cursor.stages), state.earlier_epochs
     for number, stage in enumerate(cursor.stages[state.stage :], start=state.stage):
         of_update = {"updates": 1.0, "epochs": 1 / cursor.updates_per_epoch(number), "minutes": seconds / 60}
         ends = {name: min(1.0, stage.done) * limit for name, limit in limits.items()}.items()
-        counts[number] = max(0.0, min(
-            stage.updates - done["updates"], (started + stage.epochs - done["epochs"]) / of_update["epochs"],
-            *((end - done[name]) / of_update[name] for name, end in ends)))
+        left = min(stage.updates - done["updates"], (started + stage.epochs - done["epochs"]) / of_update["epochs"],
+                   *((end - done[name]) / of_update[name] for name, end in ends))
+        counts[number] = max(0, math.ceil(left - 1e-6))  # as in training, a stage and a limit end with a whole update
         done = {name: amount + counts[number] * of_update[name] for name, amount in done.items()}
         started = done["epochs"]
     nearest = max(limits, key=lambda name: done[name] / limits[name])
-    return Plan(tuple(map(round, counts)), done["epochs"] - cursor.epochs, seconds, by_clock=nearest == "minutes")
+    return Plan(tuple(counts), done["epochs"] - cursor.epochs, seconds, by_clock=nearest == "minutes")
 
 
 def validation_interval(updates: int, minutes: float | None) -> int:
@@ -147,5 +148,7 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
             log(f"mix        {stage}")
         if plan.updates and not count and number > trainer.state.stage + 1:
             log(f"warning: train.stages: stage {number} is never reached. Shorten those before it, or train for longer.")
+    if idle := idle_corpora(cursor.stages):
+        log(f"warning: train.stages: no stage has {', '.join(idle)}. Add it to one, or remove it.")
     if trainer.state.update:
         log(f"resuming   from update {trainer.state.update:,}")

@@ -39,6 +39,7 @@ from translator.runtime.typed import typed
 from translator.training.alignment import keep_alignment
 from translator.training.cooccurrence import embed_by_cooccurrence
 from translator.training.plan import MOST_TOKENS, fitting_batch_tokens, log_plan, plan_of, validation_interval
+from translator.training.stages import require_corpora_of_stages
 from translator.training.teacher import Teacher, load_teacher
 from translator.training.trainer import TOO_LARGE, Trainer, new_model
 from translator.training.validation import SAMPLE_TRANSLATIONS
@@ -72,6 +73,7 @@ def train(config: RunConfig, *, named: Sequence[str] = ()) -> TrainedRun:
     Raises UserError for a user's mistake, and Interrupted, with everything saved, on SIGINT, SIGTERM or SIGHUP.
     """
     require_tracker(config.tracker)
+    require_corpora_of_stages(config)
     tune_cpu(training=True)
     config = with_found_runs(config)
     folder = RunFolder(place_of(config.runs) / config.name)

@@ -184,7 +184,9 @@ def test_shares_follow_weights_or_sizes(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"general": {"name": "captions"}}, "each entry needs a name"), ({"general": {"weight": 2}}, "a weight, or none"),
+    ({"general": {"name": "captions"}}, "two entries have the name captions"), ({"general": {"name": None}}, "has no name"),
+    ({"general": {"name": 2017}}, "the name 2017 is no text. Put it in quotes"),
+    ({"general": {"name": "a.b"}}, "the name 'a.b' must be"), ({"general": {"weight": 2}}, "a weight, or none"),
     ({"general": {"weight": 0}}, "data.corpora, general: weight: must"), ({"general": {"wieght": 2}}, "did you mean weight"),
     ({"general": {"window": 2}}, "general: window: holds for all"), ({"general": {"train": None}}, None),
     ({"general": {"train": None, "validation": None, "test": None}}, "general: train: names no data"),

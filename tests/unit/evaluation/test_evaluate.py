@@ -17,7 +17,7 @@ from tests.support.corpora import PAIRS, json_lines, write_pairs
 from translator.config.building import to_yaml
 from translator.data.preparation import prepare
 from translator.evaluation.evaluate import compare, describe, describe_comparison, evaluate
-from translator.evaluation.held_out import held_out, warn_of_learned
+from translator.evaluation.held_out import corpora_of_split, held_out, warn_of_learned
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
@@ -197,8 +197,11 @@ def test_a_direction_of_a_mix_is_scored_alone(run_folder, tmp_path):
     sources, references = held_out(RunFolder(run), "test", ("en", "fr"))
     assert sources == [f"{source} {name}" for name in "bc" for source, _ in PAIRS[20:30]]
     assert references == 2 * [target for _, target in PAIRS[20:30]]
-    with pytest.raises(UserError, match="cut from all directions together"):
+    assert corpora_of_split(RunFolder(run), "test", ("en", "fr")) == {"b": range(10), "c": range(10, 20)}
+    with pytest.raises(UserError, match="target=de: no corpus of this direction has a test split"):
         held_out(RunFolder(run), "test", ("en", "de"))
+    with pytest.raises(UserError, match="cut from all directions together"):
+        held_out(RunFolder(run), "validation", ("en", "de"))
 
 
 @pytest.mark.parametrize("cut", [True, False])

@@ -423,6 +423,22 @@ def test_card_names_scores_languages_and_data_licence(run_folder, tmp_path):
     assert str(tmp_path) not in str(card)
 
 
+def test_card_names_every_corpus_of_a_mix(run_folder, tmp_path):
+    for name, licence in (("web", "cc0-1.0"), ("books", "[mit, cc-by-4.0]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text(f"---\nlicense: {licence}\n---\n")
+    corpora = ({"name": "w", "path": str(tmp_path / "web")}, {"name": "b", "path": str(tmp_path / "books")},
+               {"name": "talks", "train": "home/x.tsv"}, {"name": "dev", "test": "home/y.tsv"})
+    folder = shutil.copytree(run_folder, tmp_path / "tiny")
+    config, mono = RunFolder(folder).load_config(), {"monolingual": "home/de.txt", "reverse": "runs/back"}
+    data = dataclasses.replace(config.data, path=None, train=None, validation=None, test=None, corpora=corpora, **mono)
+    (folder / "config.yaml").write_text(to_yaml(dataclasses.replace(config, data=data)))
+    card = ModelCard(model_card(RunFolder(folder), None, "use()\n", "translator"))
+    assert card.data.license is None
+    assert ("trained on `web` (licence: cc0-1.0), `books` (licence: mit, cc-by-4.0), `talks`, back-translations of `de.txt`."
+            in card.text)
+
+
 @pytest.mark.parametrize("scores", ["{", "null", "[]", '{"scores": {"bleu": {}}}', '{"scores": {}}'])
 def test_damaged_scores_are_told_by_their_file(scores, run_folder, tmp_path):
     folder = shutil.copytree(run_folder, tmp_path / "tiny")

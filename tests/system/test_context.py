@@ -154,6 +154,12 @@ def test_a_text_may_bring_its_context(translator):
     assert translator.planner.without_placeholders(masked[0]).ids == translator.source_tokenizer.encode([texts[0]])[0]
 
 
+def test_a_line_that_ends_in_the_separator_is_refused(translator):
+    behind, between, nothing = translator.translate(["The dog. >>sep<<", "The dog. >>sep<< It is wet.", " "], translator.search)
+    assert behind.refused == "no text follows >>sep<<; not translated"
+    assert between.refused == nothing.refused == ""
+
+
 def test_a_context_that_leaves_no_room_is_left_out(translator):
     """Neither is the text refused, nor cut into clauses."""
     long, text = "The dog. " * 20 + ">>sep<< ", "It is wet and old, and it is new and warm."
@@ -165,7 +171,7 @@ def test_test_files_are_read_in_the_context_of_each_run(run, run_folder, files):
     source, references = files["test"]
     config = from_hydra(EvaluateConfig, composed(
         "evaluate", f"run={run}", f"source_file={source}", f"reference_file={references}"))
-    [test_set] = load_test_sets(config, run)
+    [test_set] = load_test_sets(config, run, [run])
     lines = list(read_lines(Path(source)))
     assert sources_for(run, test_set.sources, None)[:3] == [lines[0], f"{lines[0]} >>sep<< {lines[1]}", ""]
     assert sources_for(run_folder, test_set.sources, None) == lines

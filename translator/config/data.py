@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from translator.config.augmentation import AugmentConfig
-from translator.config.building import STRICT, Count, Share, Whole
+from translator.config.building import STRICT, Count, Share
 from translator.config.languages import is_tag, tag_of
 from translator.config.named_corpus import NamedCorpusOptions
 from translator.config.synthetic import SyntheticOptions
@@ -52,7 +52,7 @@ class DataConfig(NamedCorpusOptions, SyntheticOptions):
     cache: Text
     workers: Count | None = None
     augment: AugmentConfig = AugmentConfig()
-    context: Whole = 0
+    context: Annotated[int, Field(ge=0, le=100)] = 0  # more would fill memory with copies of a long document
     score: Text | None = None
     min_score: float | None = None
     corpora: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None

@@ -27,6 +27,7 @@ from translator.evaluation.held_out import (
     sources_for,
     warn_of_learned,
     warn_of_learned_sets,
+    warn_of_missing_context,
 )
 from translator.evaluation.robustness import measure_robustness
 from translator.evaluation.test_sets import TestSet
@@ -137,10 +138,11 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     teams = [chosen_runs(config.against, config.runs), runs] if config.against else [runs]  # the baseline comes first
     everybody = [run for team in teams for run in team]
     require_comparable(everybody, config.direction)
-    test_sets = load_test_sets(config, runs[0])
+    test_sets = load_test_sets(config, runs[0], everybody)
     if config.sets is not None:
         warn_of_learned_sets(everybody, test_sets)
     elif config.source_file is None:
+        warn_of_missing_context(everybody, runs[0])
         warn_of_learned(everybody, runs[0], config.split, test_sets[0].sources, test_sets[0].references[0])
     # Everything that may fail comes before the first sentence.
     for test_set, team in itertools.product(test_sets, teams):
@@ -235,7 +237,7 @@ def describe(evaluation: Evaluation, *, worst: int = 0) -> str:
     if worst:
         lines += [f"The {min(worst, len(evaluation.sources)):,} sentences of lowest chrF:"]
         rows = zip(evaluation.sources, evaluation.hypotheses, evaluation.references, strict=True)
-        scored = sorted((*sentence_scores("chrf", [h], r), s, h, r) for s, h, r in rows)
+        scored = sorted((*sentence_scores("chrf", [h], r), s, h, r) for s, h, r in rows if s or h or r)  # not between documents
         for value, source, hypothesis, reference in scored[:worst]:
             lines += [
                 f"  {value:5.1f}  source     {source}\n         output     {hypothesis}\n         reference  {reference}"]

@@ -41,8 +41,11 @@ def require_comparable(runs: Sequence[Path], direction: Direction) -> None:
                             f"{data.target}: nothing to compare. If both have one direction, name it by source= and target=.")
 
 
-def load_test_sets(config: EvaluateConfig, run: Path) -> list[TestSet]:
-    """Return the test sets that `config` names, or the two files, or a split of the run's own data."""
+def load_test_sets(config: EvaluateConfig, run: Path, runs: Sequence[Path]) -> list[TestSet]:
+    """Return the test sets that `config` names, or the two files, or a split of the run's own data.
+
+    runs: all that are scored; the lines of files get the longest context that one of them reads.
+    """
     if config.sets is not None:
         directions = (config.direction,) if config.direction else RunFolder(run).load_config().data.directions
         if len(directions) > 1:
@@ -60,7 +63,7 @@ def load_test_sets(config: EvaluateConfig, run: Path) -> list[TestSet]:
         raise UserError(
             f"{config.source_file} has {len(sources):,} lines, {config.reference_file} {len(references):,}. "
             "They must be pairs.")
-    context = Context(RunFolder(run).load_config().data.context)
+    context = Context(max(RunFolder(one).load_config().data.context for one in runs))
     sources = [context.before(source) + source for source in sources]
     name = Path(config.source_file).name.removesuffix(".gz")
     return [TestSet(f"file-{name}" if name.split("-")[0] in SPLITS else name, sources, [references], is_file=True)]
@@ -106,6 +109,15 @@ def corpora_of_split(folder: RunFolder, split: str, direction: Direction) -> dic
     sizes = {name: len(pairs) for name, pairs in _of_direction(folder.load_data(), split, direction).items()}
     ends = dict(zip(sizes, itertools.accumulate(sizes.values()), strict=True))
     return {name: range(end - sizes[name], end) for name, end in ends.items()} if len(sizes) > 1 else {}
+
+
+def warn_of_missing_context(runs: Iterable[Path], owner: Path) -> None:
+    """Warn of runs that read more context than the sentences of `owner` have."""
+    there = RunFolder(owner).load_config().data.context
+    for run in dict.fromkeys(runs):
+        if (length := RunFolder(run).load_config().data.context) > there:
+            log(f"warning: {run} was trained with data.context={length}, and these sentences have {there} before each: its "
+                "scores are too low. Score the split of that run, or files: source_file= and reference_file=.")
 
 
 def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]) -> None:

@@ -123,7 +123,10 @@ class Planner:
         return min(FAR_TOO_LONG * usual, self.longest_source(options))
 
     def _units(self, request: Request, options: PlanningOptions) -> Iterator[Unit]:
-        tag, text = self.split_tag(request.context + decoded(request.text), options)
+        whole = request.context + decoded(request.text)
+        if self.source_tokenizer.separator is not None and whole.rstrip().endswith(SEPARATOR):
+            raise Refusal(f"no text follows {SEPARATOR}")
+        tag, text = self.split_tag(whole, options)
         markup = self._markup(request, text, options)
         text = markup.text if markup else text
         if not text.strip():

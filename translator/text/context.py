@@ -17,12 +17,17 @@ class Context:
         self._lines = deque[str](maxlen=length)
 
     def before(self, line: str) -> str:
-        """Return the lines before this one, a separator after each, and remember this one."""
+        """Return the lines before this one, a separator after each, and remember this one.
+
+        A line that has a context of its own gets no other.
+        """
         if not line.strip():
             self._lines.clear()
             return ""
-        context = "".join(f"{earlier} {SEPARATOR} " for earlier in self._lines)
-        self._lines.append(line)
+        _, separator, text = line.rpartition(SEPARATOR)
+        context = "" if separator else "".join(f"{earlier} {SEPARATOR} " for earlier in self._lines)
+        if text.strip():
+            self._lines.append(text.strip() if separator else text)
         return context
 
 

@@ -43,6 +43,8 @@ def test_a_context_is_that_of_the_document_and_its_length():
     context = Context(1)
     assert [context.before(line) + line for line in ("A.", "B.", "C.", " ", "D.")] == [
         "A.", "A. >>sep<< B.", "B. >>sep<< C.", " ", "D."]
+    assert [context.before(line) + line for line in ("E.", ">>sep<< F.", "x >>sep<< G.", "H.")] == [
+        "D. >>sep<< E.", ">>sep<< F.", "x >>sep<< G.", "G. >>sep<< H."]
     assert with_context(IN_CONTEXT[2], 1) == "B. >>sep<< C."
     assert with_context(IN_CONTEXT[2], 0) == "C."
     assert with_context(IN_CONTEXT[2], 9) == IN_CONTEXT[2]
@@ -102,10 +104,11 @@ def test_a_corpus_of_a_mix_may_have_no_documents(tmp_path):
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"target": "de+fr"}, "context: is for one language"), ({"source": "en+fr"}, "context: is for one language"),
+    ({"context": 10**6}, "data.context: must be less than or equal to 100"),
     ({"teacher": "x"}, "teacher: translates sentences without context")])
 def test_what_context_does_not_go_with_is_refused(changes, words):
     with pytest.raises(UserError, match=words):
-        data_config(context=1, **changes)
+        data_config(**{"context": 1} | changes)
 
 
 def test_a_vocabulary_without_separator_is_refused(tokenizer):

@@ -143,7 +143,8 @@ def log_plan(plan: Plan, trainer: Trainer, corpus: Corpus) -> None:
         f"{amount:,} {unit}{'s' * (amount != 1)} at {plan.seconds:.2f} s an update, {validation}")
     for number, (stage, count) in enumerate(zip(cursor.stages, plan.of_stages, strict=True), start=1):
         if len(cursor.stages) > 1:
-            log(f"stage {number:<4} {stage}, about {count:,} updates")
+            over = number <= trainer.state.stage
+            log(f"stage {number:<4} {stage}, " + ("over" if over else f"about {count:,} update{'s' * (count != 1)}"))
         elif stage.mix is not None:
             log(f"mix        {stage}")
         if plan.updates and not count and number > trainer.state.stage + 1:

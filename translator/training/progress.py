@@ -52,11 +52,14 @@ class BatchCursor:
 
     def enter_stage(self, done: float) -> None:
         """Begin the next stage if this one is over. done: the fraction of the training that is."""
-        state = self.state
+        state, before = self.state, self.state.stage
         while self.stage.is_over(update=state.update, epochs=self.epochs - state.earlier_epochs, done=done):
             state.earlier_epochs, state.epoch, state.batch = self.epochs, 0, 0
             state.stage += 1
             self.source = self._source(state.stage)
+        for skipped in range(before + 1, state.stage):
+            log(f"warning: train.stages: stage {skipped + 1} has no update: its end had come before its beginning")
+        if state.stage > before:
             log(f"stage      {state.stage + 1} of {len(self.stages)} from update {state.update + 1:,}: {self.stage}")
 
     @property

@@ -104,6 +104,20 @@ def test_the_plan_warns_of_a_stage_that_is_never_reached(tmp_path, tokenizer, ca
     assert "warning: train.stages: stage 2 is never reached" in capsys.readouterr().err
 
 
+def test_stages_that_are_over_or_too_short_are_named(tmp_path, tokenizer, capsys):
+    config = config_of("{share:0.3}", "{share:0.02}", "{}", max_updates=4)
+    trainer = trainer_of(config, tmp_path / "run", tokenizer)
+    assert plan_of(trainer).of_stages == (2, 0, 2)
+    trainer.state.update = 2
+    trainer.cursor.enter_stage(0.5)
+    said = capsys.readouterr().err
+    assert "warning: train.stages: stage 2 has no update" in said
+    assert "stage      3 of 3 from update 3" in said
+    trainer.corpus.report["splits"]["train"]["target_tokens"] = 1000
+    log_plan(plan_of(trainer), trainer, trainer.corpus)
+    assert "stage 2    all pairs, to 32 % of the training, over\n" in capsys.readouterr().err
+
+
 def test_the_plan_warns_of_a_corpus_that_no_stage_has(tmp_path, tokenizer, capsys):
     trainer = trainer_of(config_of("{corpora:[captions],share:0.5}", "{corpora:{captions:2}}"), tmp_path / "run", tokenizer)
     trainer.corpus.report["splits"]["train"]["target_tokens"] = 1000

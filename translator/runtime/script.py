@@ -117,13 +117,21 @@ def _problem_of_hydra(error: Exception) -> str | None:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)  # where it was raised
     if not {name.split(".")[0] for name in (type(error).__module__, frame.f_globals["__name__"])} & {"hydra", "omegaconf"}:
         return None
-    return _no_option(error) or _misnamed(error.__cause__) or _no_preset(error) or f"configuration: {error}"
+    known = _no_option(error) or _unreadable(error) or _misnamed(error.__cause__) or _no_preset(error)
+    return known or f"configuration: {error}"
 
 
 def _no_option(error: Exception) -> str | None:
     """Return the message for a word without an equals sign."""
     word = getattr(error, "override", None)
     return f"{word}: is no option. Write OPTION=VALUE." if isinstance(word, str) and "=" not in word else None
+
+
+def _unreadable(error: Exception) -> str | None:
+    """Return the message for a value that breaks Hydra's grammar."""
+    word = getattr(error, "override", None)
+    return f"{word}: cannot be read. Close each bracket, and put text with spaces or special characters in quotes, " \
+        "as in [{name:'é'}], and the whole option in others." if isinstance(word, str) else None
 
 
 def _misnamed(cause: BaseException | None) -> str | None:

@@ -33,7 +33,8 @@ class Stage:
     def __str__(self) -> str:
         shares = "all pairs" if self.mix is None else str(self.mix)
         ends = [text for value, text in (
-            (self.updates, f"to update {self.updates:,}"), (self.epochs, f"for {self.epochs:g} epochs"),
+            (self.updates, f"to update {self.updates:,}"),
+            (self.epochs, f"for {self.epochs:g} epoch{'s' * (self.epochs != 1)}"),
             (self.done, f"to {100 * self.done:g} % of the training")) if value < math.inf]
         rate = [f"rate × {self.rate:g}"] if self.rate != 1 else []
         return ", ".join([shares, *ends, *rate])

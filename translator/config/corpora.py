@@ -55,7 +55,9 @@ def corpora_of(data: DataConfig) -> tuple[CorpusConfig, ...]:
     trained = [corpus for corpus in corpora if corpus.has_train]
     data.require(bool(trained), "corpora", "no entry has training pairs. Give one train, path or corpus.")
     weighted = [corpus for corpus in trained if corpus.weight is not None]
-    data.require(len(weighted) in (0, len(trained)), "corpora", "give each entry with training pairs a weight, or none")
+    without = ", ".join(corpus.name for corpus in trained if corpus.weight is None)
+    data.require(not weighted or not without, "corpora",
+                 f"give each entry with training pairs a weight, or none. {without} has none.")
     data.require(not weighted or data.temperature is None, "temperature", "replaces weights. Leave out one or the other.")
     if data.window is None:
         return corpora
@@ -101,6 +103,9 @@ def _corpus(data: DataConfig, inherited: Mapping[str, Any], entry: Mapping[str, 
         corpus.require(corpus.context <= data.context, "context", f"is more than data.context={data.context}")
         corpus.require(corpus.has_train or corpus.weight is None, "weight", "is a share of the training pairs, and it has none")
         corpus.require(corpus.name not in (PARALLEL, BACK), "name", "is reserved for back-translation. Choose another.")
+        corpus.require(None in (corpus.corpus, entry.get("train")), "train", "and corpus both name training pairs. Give one.")
+        swapped = (corpus.source, corpus.target) == (data.target, data.source)
+        corpus.require(bool(data.tags) or not swapped, "source", "and target are swapped. Give the columns as in data.")
         known = not data.tags or set(corpus.directions) <= set(data.directions)
         corpus.require(known, "source", "and target are not among the languages of data.source and data.target")
     except UserError as error:

@@ -196,6 +196,8 @@ def test_shares_follow_weights_or_sizes(tmp_path):
     ({"train": "x.tsv"}, "data.train: says where one corpus is"), ({"temperature": 0.5}, "data.temperature"),
     ({"temperature": 5, "general": {"weight": 1}, "captions": {"weight": 1}}, "replaces weights"),
     ({"target": "de+fr", "general": {"target": "es"}}, "are not among the languages"),
+    ({"general": {"source": "de", "target": "en"}}, "general: source: and target are swapped"),
+    ({"general": {"corpus": "Tatoeba"}}, "general: train: and corpus both name training pairs"),
     ({"teacher": "runs/x"}, "translates one corpus"),
     ({"general": {"name": "back-translated"}}, "name: is reserved"), ({"validation": "x.tsv"}, "validation: says where one"),
     ({"general": {"train": None, "weight": 3}, "captions": {"weight": 1}}, "weight: is a share of the training pairs"),

@@ -21,6 +21,7 @@ from translator import __version__
 from translator.config.commands import ExportConfig
 from translator.config.corpora import CorpusConfig, corpora_of
 from translator.config.data import DataConfig
+from translator.config.languages import SEPARATOR
 from translator.config.options import SearchConfig
 from translator.data.named_corpus import corpus_folder
 from translator.data.sources import hub_id
@@ -61,6 +62,11 @@ On the test split, in the program that trained it, with {{ scores_beam }} hypoth
 {%- if tags %}
 
 Begin each source with the tag of the language wanted, and a space: {{ tags }}.
+{%- endif %}
+{%- if context %}
+
+It reads the sentences before a source with it, {{ context }} at most, each with {{ separator }} behind it:
+A dog! {{ separator }} It barks.
 {%- endif %}
 {%- if gnmt is not none %}
 
@@ -188,6 +194,7 @@ def model_card(folder: RunFolder, decoding: Decoding | None, usage: str, library
     return str(ModelCard.from_template(
         metadata, template_str=CARD, name=name, model=config.model, usage=usage, scores=scores, scores_beam=beam_size,
         languages=", ".join(" to ".join(direction) for direction in data.directions), tags=", ".join(data.tags),
+        context=data.context, separator=SEPARATOR,
         start=base or Path(config.init or "").name,  # not the folder: where it was says nothing to others
         corpora=", ".join(dict.fromkeys(map(str, corpora))), **limits))
 

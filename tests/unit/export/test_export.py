@@ -431,10 +431,11 @@ def test_card_names_every_corpus_of_a_mix(run_folder, tmp_path):
                {"name": "talks", "train": "home/x.tsv"}, {"name": "dev", "test": "home/y.tsv"})
     folder = shutil.copytree(run_folder, tmp_path / "tiny")
     config, mono = RunFolder(folder).load_config(), {"monolingual": "home/de.txt", "reverse": "runs/back"}
-    data = dataclasses.replace(config.data, path=None, train=None, validation=None, test=None, corpora=corpora, **mono)
+    data = dataclasses.replace(config.data, path=None, train=None, validation=None, test=None, corpora=corpora, context=2, **mono)
     (folder / "config.yaml").write_text(to_yaml(dataclasses.replace(config, data=data)))
     card = ModelCard(model_card(RunFolder(folder), None, "use()\n", "translator"))
     assert card.data.license is None
+    assert "A dog! >>sep<< It barks." in card.text
     assert ("trained on `web` (licence: cc0-1.0), `books` (licence: mit, cc-by-4.0), `talks`, back-translations of `de.txt`."
             in card.text)
 

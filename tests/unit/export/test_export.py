@@ -431,7 +431,8 @@ def test_card_names_every_corpus_of_a_mix(run_folder, tmp_path):
                {"name": "talks", "train": "home/x.tsv"}, {"name": "dev", "test": "home/y.tsv"})
     folder = shutil.copytree(run_folder, tmp_path / "tiny")
     config, mono = RunFolder(folder).load_config(), {"monolingual": "home/de.txt", "reverse": "runs/back"}
-    data = dataclasses.replace(config.data, path=None, train=None, validation=None, test=None, corpora=corpora, context=2, **mono)
+    nothing = dict.fromkeys(("path", "train", "validation", "test"))
+    data = dataclasses.replace(config.data, **nothing, corpora=corpora, context=2, **mono)
     (folder / "config.yaml").write_text(to_yaml(dataclasses.replace(config, data=data)))
     card = ModelCard(model_card(RunFolder(folder), None, "use()\n", "translator"))
     assert card.data.license is None

@@ -106,7 +106,8 @@ def script() -> Script:
     ) -> subprocess.CompletedProcess[bytes]:
         wanted = os.environ | environment
         changed = {name for name in before | wanted if before.get(name) != wanted.get(name)}
-        ours = ("PYTEST_", "TRANSLATE_", "ONEDNN_", "TORCHINDUCTOR_")  # the last two are set as a program runs
+        # The last three are set as a program runs, here too where a test calls one.
+        ours = ("PYTEST_", "TRANSLATE_", "ONEDNN_", "TORCHINDUCTOR_", "HYDRA_")
         if all(name.startswith(ours) for name in changed):
             return run_script(name, options, stdin, timeout, {name: wanted.get(name, "") for name in changed})
         return subprocess.run(  # libraries read their variables as they are imported

@@ -109,7 +109,8 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
         log(f"warning: train.accumulation={config.train.batches_of_update}: some of {world_size()} processes have no work")
     tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
     model = new_model(config, corpus)
-    translator = Translator(TrainedModel(model, *tokenizers, config.search, TrainingStatistics.from_report(corpus.report)))
+    trained = TrainedModel(model, *tokenizers, config.search, TrainingStatistics.from_report(corpus.report))
+    translator = Translator(trained)
     _require_search(translator, corpus)
     broadcast_from_main(lambda: folder.create(config, tokenizers, corpus.report))
     if pretrained is not None and pretrained.weights:
@@ -138,6 +139,7 @@ def _train(config: RunConfig, folder: RunFolder, corpus: Corpus, device: torch.d
     if is_main_process():
         load_into(model, folder.load_weights(), folder.model_file)
         keep_alignment(model, corpus, folder)
+        translator = Translator(dataclasses.replace(trained, folder=folder))  # with the lexicon, as `evaluate` translates
         _share_with_best(folder, config)
         evaluation = _evaluate_on_test(outcome, translator, corpus, config, folder)
     return TrainedRun(folder, outcome, evaluation, config.train.metric)

@@ -100,8 +100,8 @@ def test_figures_are_those_of_an_evaluation_and_of_sacrebleu(run, page):
     shown = words(page)
     for ours, expected in zip(evaluated["scores"].values(), theirs, strict=True):
         mean, interval = expected["confidence_mean"], expected["confidence_var"]
-        assert re.search(
-            rf"{re.escape(ours['signature'])} {ours['value']:.2f} {mean - interval:.2f} to {mean + interval:.2f}", shown)
+        low_high = re.search(rf"{re.escape(ours['signature'])} {ours['value']:.2f} ([\d.]+) to ([\d.]+)", shown)
+        assert [*map(float, low_high.groups())] == pytest.approx([mean - interval, mean + interval], abs=0.01)
     assert f"{evaluated['scores']['bleu']['value']:.2f} BLEU on the 33 sentences of the test split" in shown
 
 

@@ -111,7 +111,7 @@ def student(folder: Path, *options: str) -> RunConfig:
     return run_config(
         *TINY, "data=files", f"data.train={data}", f"data.cache={folder}/cache", "data.holdout=2", f"runs={folder}",
         "train.max_epochs=null", "train.max_minutes=null", "train.max_updates=2", "train.validate_every=2", "search=greedy",
-        *options)
+        "data.augment.placeholders=0.1", *options)  # for its teacher's tokenizer
 
 
 def test_a_student_takes_its_teachers_vocabulary(run_folder, tmp_path):

@@ -25,9 +25,8 @@ from translator.evaluation.held_out import (
     load_test_sets,
     require_comparable,
     sources_for,
-    warn_of_learned,
     warn_of_learned_sets,
-    warn_of_missing_context,
+    warn_of_unfair_scores,
 )
 from translator.evaluation.robustness import measure_robustness
 from translator.evaluation.test_sets import TestSet
@@ -142,8 +141,7 @@ def evaluate_runs(config: EvaluateConfig) -> None:
     if config.sets is not None:
         warn_of_learned_sets(everybody, test_sets)
     elif config.source_file is None:
-        warn_of_missing_context(everybody, runs[0])
-        warn_of_learned(everybody, runs[0], config.split, test_sets[0].sources, test_sets[0].references[0])
+        warn_of_unfair_scores(everybody, runs[0], config.split, test_sets[0].sources, test_sets[0].references[0])
     # Everything that may fail comes before the first sentence.
     for test_set, team in itertools.product(test_sets, teams):
         require_no_link(runs[0] / _folder_name(test_set.name, team, own=team is runs))

@@ -111,19 +111,15 @@ def corpora_of_split(folder: RunFolder, split: str, direction: Direction) -> dic
     return {name: range(end - sizes[name], end) for name, end in ends.items()} if len(sizes) > 1 else {}
 
 
-def warn_of_missing_context(runs: Iterable[Path], owner: Path) -> None:
-    """Warn of runs that read more context than the sentences of `owner` have."""
-    there = RunFolder(owner).load_config().data.context
-    for run in dict.fromkeys(runs):
-        if (length := RunFolder(run).load_config().data.context) > there:
-            log(f"warning: {run} was trained with data.context={length}, and these sentences have {there} before each: its "
-                "scores are too low. Score the split of that run, or files: source_file= and reference_file=.")
-
-
-def warn_of_learned(runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]) -> None:
-    """Warn of runs with other data that were trained on pairs that `owner` holds out."""
+def warn_of_unfair_scores(
+    runs: Iterable[Path], owner: Path, split: str, sources: Sequence[str], references: Sequence[str]
+) -> None:
+    """Warn of runs with other data that were trained on pairs that `owner` holds out, or that miss their context."""
     for run in dict.fromkeys(runs):
         folder = RunFolder(run)
+        if (length := folder.load_config().data.context) > (there := RunFolder(owner).load_config().data.context):
+            log(f"warning: {run} was trained with data.context={length}, and these sentences have {there} before each: its "
+                "scores are too low. Score the split of that run, or files: source_file= and reference_file=.")
         if split == "train" or folder.digest_of(split) == RunFolder(owner).digest_of(split):
             continue
         try:

@@ -28,7 +28,7 @@ from translator.evaluation.held_out import (
     language_of,
     require_comparable,
     sources_for,
-    warn_of_learned,
+    warn_of_unfair_scores,
 )
 from translator.evaluation.report_examples import all_examples, chosen_examples
 from translator.inference.translator import Translator
@@ -167,7 +167,7 @@ def examine(path: Path, own: RunFolder, options: ReportConfig) -> Run:
         log(f"warning: {path} was not evaluated: {error}")
         run.trouble = str(error)
         return run
-    warn_of_learned([path], own.path, options.split, sources, references)
+    warn_of_unfair_scores([path], own.path, options.split, sources, references)
     sources, language = sources_for(path, sources, options.direction), language_of(own, options.direction)
     corpora = corpora_of_split(own, options.split, options.direction)
     run.evaluation = evaluate(translator, sources, references, options.search, language, corpora=corpora)

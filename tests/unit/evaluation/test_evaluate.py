@@ -17,7 +17,7 @@ from tests.support.corpora import PAIRS, json_lines, write_pairs
 from translator.config.building import to_yaml
 from translator.data.preparation import prepare
 from translator.evaluation.evaluate import compare, describe, describe_comparison, evaluate
-from translator.evaluation.held_out import corpora_of_split, held_out, warn_of_learned
+from translator.evaluation.held_out import corpora_of_split, held_out, warn_of_unfair_scores
 from translator.inference.translator import Translator
 from translator.runs.run_folder import RunFolder
 from translator.runtime.errors import UserError
@@ -236,10 +236,10 @@ def test_a_rival_that_was_trained_on_these_sentences_is_told_of(script, run_fold
     assert f"warning: {runs[1]} was trained on 1 of these 5 sentences" in result.stderr.decode()
     assert "paired bootstrap" in result.stdout.decode()
     pairs = {run: held_out(RunFolder(run), "test", None) for run in runs}
-    warn_of_learned(runs, runs[1], "test", *pairs[runs[1]])  # the first has held these out too
+    warn_of_unfair_scores(runs, runs[1], "test", *pairs[runs[1]])  # the first has held these out too
     assert not "".join(capsys.readouterr())
     train.unlink()
-    warn_of_learned(runs, runs[0], "test", *pairs[runs[0]])
+    warn_of_unfair_scores(runs, runs[0], "test", *pairs[runs[0]])
     assert "is unknown: " in "".join(capsys.readouterr())
 
 
@@ -270,3 +270,11 @@ def test_a_source_that_is_refused_counts_as_an_empty_output(run_folder):
     assert evaluation.refused == 1
     assert evaluation.hypotheses[2] == ""
     assert "not translated" in describe(evaluation)
+
+
+def test_a_run_without_its_context_is_warned_of(run_folder, tmp_path, capsys):
+    reader = with_data(run_folder, tmp_path / "reader", context=2)
+    warn_of_unfair_scores([reader, run_folder], reader, "train", [], [])
+    assert capsys.readouterr().err == ""
+    warn_of_unfair_scores([reader, run_folder], run_folder, "train", [], [])
+    assert f"warning: {reader} was trained with data.context=2, and these sentences have 0" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from translator.config.augmentation import AugmentConfig
 from translator.config.options import RunConfig
 from translator.data.batching import Batch, BatchSource, empty_batch
 from translator.data.preparation import Corpus
@@ -35,12 +36,13 @@ class BatchCursor:
         self._of_update = slice(0, 0)  # which batches of the epoch the last update took, all processes' together
         self.source = self._source(state.stage)
 
-    def _source(self, number: int) -> BatchSource | WindowSource:
-        """Return the batches of a stage."""
+    def _source(self, number: int, **changes: Any) -> BatchSource | WindowSource:
+        """Return the batches of a stage, with changes of `BatchSource`'s options."""
         config, corpus, stage = self.config, self.corpus, self.stages[number]
         options: dict[str, Any] = {
             "max_tokens": config.train.max_tokens, "longest": config.longest_pair(), "sampling": config.tokenizer.sampling,
-            "seed": derive_seed(config.seed, STAGE, number) if number else config.seed, "augment": stage.augment}
+            "seed": derive_seed(config.seed, STAGE, number) if number else config.seed, "augment": stage.augment,
+            **changes}
         if config.data.window is not None:
             return WindowSource(config.data, corpus, timeout_minutes=config.train.timeout_minutes, **options)
         return BatchSource(
@@ -68,8 +70,10 @@ class BatchCursor:
 
     def updates_per_epoch(self, stage: int) -> int:
         """Return the number of updates in the present epoch; for other stages, in their first epoch."""
-        batches = self.batches_per_epoch if stage == self.state.stage else len(self._source(stage).plan(0))
-        return math.ceil(batches / self.batches_of_update)
+        if stage == self.state.stage:
+            return math.ceil(self.batches_per_epoch / self.batches_of_update)
+        plain = self._source(stage, augment=AugmentConfig())  # noise takes long to make, and changes few lengths
+        return math.ceil(len(plain.plan(0)) / self.batches_of_update)
 
     @property
     def epochs(self) -> float:

@@ -1,4 +1,4 @@
-"""What Hydra cannot read is told in one line."""
+"""Values that Hydra cannot read get one line."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ GIVEN := $(foreach name,$(.VARIABLES),$(if $(filter command,$(firstword $(origin
 WRONG := $(firstword $(filter-out $(TAKEN) SHELL GOMP_SPINCOUNT LD_PRELOAD,$(GIVEN)))
 ifneq ($(WRONG),)
 UPPER := $(shell printf %s $(call quoted,$(WRONG)) | tr a-z A-Z)
-FILES := $(filter-out conf/experiment/%,$(wildcard conf/*.yaml conf/*/*.yaml))
-GROUP := $(shell grep -lsE $(call quoted,^$(WRONG):) $(FILES) | sed -E 's|conf/||; s|/.*|.|; s|.*yaml$$||' | sort -ur)
+OPTION_FILES := $(filter-out conf/experiment/%,$(wildcard conf/*.yaml conf/*/*.yaml))
+GROUP := $(shell grep -lsE $(call quoted,^$(WRONG):) $(OPTION_FILES) | sed -E 's|conf/||; s|/.*|.|; s|.*yaml$$||' | sort -ur)
 GOAL := make $(firstword $(MAKECMDGOALS))
 OPTION := $(GOAL) ARGS="$(firstword $(GROUP))$(WRONG)=$(value $(WRONG))"
 $(error $(WRONG): $(GOAL) takes no such variable, only $(strip $(TAKEN))$(if \

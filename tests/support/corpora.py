@@ -26,7 +26,7 @@ PAIRS = [
 
 
 def section_of(rows: Any, config: DataConfig, counts: Counts) -> Section:
-    """The only corpus."""
+    """Rows as the section of the only corpus."""
     [corpus] = corpora_of(config)
     return Section(rows, corpus, counts)
 

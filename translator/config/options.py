@@ -45,7 +45,7 @@ MetricName = Literal["bleu", "exact", "chrf", "ter", "chrf++", "spbleu", "comet"
 def _metric_of_corpus(value: str) -> str:
     metric, _, corpus = value.partition(".")
     if metric not in get_args(MetricName) or not corpus:
-        raise PydanticCustomError("metric", "a metric of one corpus, such as bleu.captions,")
+        raise PydanticCustomError("metric", "a metric of one corpus, such as bleu.captions")
     return value
 
 
@@ -308,7 +308,7 @@ class RunConfig(Options):
         self.require(self.data.window is None or self.train.stages is None, "train.stages",
                      "need prepared data. Set data.window=null.")
         for stage in self.train.stages or ():
-            stage.augmented(self.data.augment)
+            stage.augmented(self.data.augment)  # UserError for a wrong option
         self.require(self.search.shortlist == 0, "search.shortlist",
                      f"is for a trained model: `{typed('shortlist')}` learns one. Leave it 0 in training.")
         self.require(not self.own_vocabulary or self.tokenizer.source_tag is self.tokenizer.target_tag is None,
